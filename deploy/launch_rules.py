@@ -4,8 +4,8 @@ Each returns a Decision; the launcher prints its words, notes its events, and ex
 
 after_start: how a start ended -> the next one's ranks and the pause before it, or the exit code.
 The next start has the remaining ranks. If those are fewer than --min-ranks, the job was lost and
-not its places: the next start has all --ranks again. After exit 75 ("run again") as many as before
-start. 78 ("do not retry", also of a kill switch) and 0 (done) are passed on. So is 79, as 75: the
+not its places: the next start has all --ranks again. After exit 75 ("run again") it has as many as
+before. 78 ("do not retry", also of a kill switch) and 0 (done) are passed on. So is 79, as 75: the
 run's time is over (the trainer's training.exit_duration_in_mins), and a start at once uses more.
 The first failure leads to a restart at once, and so does the failure of a start that lived
 --healthy seconds. Before further restarts the pause doubles from --backoff to --backoff-max

@@ -96,7 +96,7 @@ def write_out(options: argparse.Namespace) -> None:
 
 
 def report(options: argparse.Namespace, done: Any, what: str) -> None:
-    """What a conversion did, as ckpt-cli's commands tell it."""
+    """Prints the result of a conversion like ckpt-cli's commands."""
     from holdfast.convert import text_bytes
 
     if options.json:
@@ -127,7 +127,7 @@ PROGRAMS = {"serve": "ckptd", "cli": "ckpt-cli"}
 
 
 def become(program: str, arguments: List[str]) -> None:
-    """This process is the program from now on."""
+    """Replaces this process by the program."""
     native = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_native", program)
     found = native if os.access(native, os.X_OK) else shutil.which(program)
     if found is None:
@@ -158,7 +158,7 @@ EXIT_CODES: Dict[int, int] = {
 
 
 def fail(error: Exception, as_json: bool) -> int:
-    """Tells an error as ckpt-cli does; the exit code."""
+    """Prints an error like ckpt-cli; returns the exit code."""
     if isinstance(error, holdfast.HoldfastError):
         code, name = EXIT_CODES.get(error.code, 70), type(error).__name__
         message, hint = error.message, error.hint
@@ -174,7 +174,7 @@ def fail(error: Exception, as_json: bool) -> int:
 
 
 def add_common(parser: argparse.ArgumentParser, default: Any) -> argparse.ArgumentParser:
-    """What every command takes; a command's parser leaves alone what stood before the command."""
+    """Options of every command; a command's parser keeps those before the command."""
     parser.add_argument("--server", default=default,
                         help="ckptd's address, such as unix:/run/holdfast/ckptd.sock")
     parser.add_argument("--store", default=default,

@@ -1,7 +1,7 @@
 """_lib - libckpt.so.1 by ctypes: the structs and functions of clients/ckpt.h that the package uses.
 
-The library is, in this order: the file that HOLDFAST_LIBCKPT names, the one inside the package (a
-wheel has it), the system's. Calls release the GIL. check() turns a code into an exception.
+The library is, in this order: the file of HOLDFAST_LIBCKPT, the one inside the package (a wheel has
+it), the system's. Calls release the GIL. check() converts a code to an exception.
 """
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def text(value: Optional[bytes]) -> str:
 
 
 def error(code: int) -> HoldfastError:
-    """The exception of a code that the calling thread has just got."""
+    """The exception for a code that the calling thread has just received."""
     hint = text(libckpt().ckpt_error_hint())
     line = text(libckpt().ckpt_error())
     if hint and line.endswith(f" ({hint})"):

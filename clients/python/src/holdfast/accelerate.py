@@ -5,8 +5,8 @@
     accelerator.save_state("out/checkpoint_500")     # saved by ckptd as step 500; or keep.save(500)
 
 Weights, optimizers and schedules go to ckptd in one commit, copied once, whether a process has all
-of them (DDP) or a part (FSDP2). save_state then writes no weights; what else it writes (random
-states, registered objects) stays its own. One model for each Accelerator.
+of them (DDP) or a part (FSDP2). save_state then writes no weights, only its other files (random
+states, registered objects). One model for each Accelerator.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .errors import InvalidError, NotFoundError
 
 
 def state_of(model: Any, optimizers: List[Any], schedulers: List[Any]) -> Dict[str, Any]:
-    """By the parameters' names, so of whatever holds them: one process, DDP, FSDP 1 or 2."""
+    """By the parameters' names, so for one process, DDP, FSDP 1 or 2."""
     weights, moments = get_state_dict(model, optimizers)
     return {"model": weights, "optimizer": moments,
             "scheduler": {str(place): one.state_dict() for place, one in enumerate(schedulers)}}
@@ -27,7 +27,7 @@ def state_of(model: Any, optimizers: List[Any], schedulers: List[Any]) -> Dict[s
 
 def put_state(state: Dict[str, Any], model: Any, optimizers: List[Any],
               schedulers: List[Any]) -> None:
-    """What state_of() gave and a load filled, back into its place."""
+    """Puts the result of state_of(), which a load has filled, back into its place."""
     set_state_dict(model, optimizers, model_state_dict=state["model"],
                    optim_state_dict=state["optimizer"])
     for place, one in enumerate(schedulers):
@@ -61,12 +61,12 @@ class HoldfastState:
                 self.accelerator._schedulers)
 
     def save(self, step: int) -> Any:
-        """Returns when all is copied; its answer's result() is whether it is durable."""
+        """Returns when everything is copied; result() of its result tells whether it is durable."""
         _, self._saved = dcp.async_save(state_of(*self._parts), self.session, step)
         return self._saved
 
     def load(self, step: Optional[int] = None) -> Optional[int]:
-        """The step that was loaded; None: the run has none."""
+        """The loaded step; None: the run has none."""
         state = state_of(*self._parts)
         try:
             found = dcp.load(state, self.session, step)

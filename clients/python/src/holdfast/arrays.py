@@ -1,5 +1,5 @@
-"""arrays - a NumPy array or a torch tensor as libckpt sees it: a box of a named global tensor and
-the address of its first byte. Nothing is copied, but a tensor that is not contiguous, once.
+"""arrays - describes a NumPy array or a torch tensor for libckpt: a box of a named global tensor
+and the address of its first byte. Only a tensor that is not contiguous is copied, once.
 
 torch is never imported here: a tensor is recognised by its module.
 """
@@ -18,7 +18,7 @@ _ESCAPED = {code: f"%{code:02X}" for code in (*range(0x21), 0x22, 0x25, 0x5c, 0x
 
 
 def stored_name(name: str) -> str:
-    """The name under which a tensor is stored: printable ASCII; what that is not is escaped as in
+    """The name under which a tensor is stored: printable ASCII; other characters are escaped as in
     URLs.
 
     >>> stored_name("a b"), stored_name("layers.0.wq.weight")
@@ -60,12 +60,12 @@ def type_of(name: str, value: Any) -> str:
 
 
 def carried_name(name: str, dtype: str) -> str:
-    """Under which a tensor is stored whose type may be carried."""
+    """The name of a stored tensor whose type may be carried."""
     return name if dtypes.carrier(dtype) is None else f"{name}@{dtype}"
 
 
 def carried(name: str, dtype: str, shape: Tuple[int, ...]) -> Tuple[str, str, Tuple[int, ...]]:
-    """Name, type and shape of what is stored as these.
+    """Name, type and shape of the original of a stored tensor.
 
     >>> carried("w@complex64", "F32", (3, 2)), carried("w", "F32", (3, 2))
     (('w', 'complex64', (3,)), ('w', 'F32', (3, 2)))
@@ -78,7 +78,7 @@ def carried(name: str, dtype: str, shape: Tuple[int, ...]) -> Tuple[str, str, Tu
 
 
 def given_name(stored: str) -> str:
-    """What stored_name() was given.
+    """The argument of stored_name().
 
     >>> given_name("a%20b")
     'a b'
@@ -111,9 +111,9 @@ class Slice:
 
 
 class Part:
-    """What libckpt is told of one array, in the type that carries it; `source` is kept alive with
-    it. Of `on_device` ones it is a tensor, or has fill(memory, at), which copies its bytes from
-    `at` on."""
+    """The description of one array for libckpt, in the type that carries it; keeps `source` alive.
+    If `on_device`, that is a tensor, or has fill(memory, at), which copies its bytes from `at`
+    on."""
 
     __slots__ = ("name", "dtype", "shape", "offset", "extent", "pointer", "source", "on_device")
 
@@ -131,7 +131,7 @@ class Part:
 
     @property
     def key(self) -> Tuple[Any, ...]:
-        """What ranks agree on in a description."""
+        """The part of a description that must be equal on all ranks."""
         return self.name, self.dtype, self.shape, self.offset, self.extent
 
     @property
@@ -174,7 +174,7 @@ def _numpy_part(name: str, value: Any, shape: Optional[Sequence[int]],
 
 
 def part(name: str, value: Any, writable: bool = False) -> Part:
-    """The part that a value is: an array, a tensor, a number, or a Slice of one."""
+    """The Part for a value: an array, a tensor, a number, or a Slice of one."""
     stored = stored_name(name)
     if stored.startswith(OBJECT):
         raise InvalidError(f"{name}: names that begin with {OBJECT} are those of bytes objects")
@@ -200,7 +200,7 @@ def describe(parts: Sequence[Part], with_data: bool = True) -> Any:
 
 
 def differences(wanted: List[Part], names: Any) -> List[str]:
-    """How parts differ from the tensors of a checkpoint ({name: (dtype, shape)}), a line each."""
+    """Differences of parts and a checkpoint's tensors ({name: (dtype, shape)}), a line each."""
     lines = []
     for piece in wanted:
         found = names.get(piece.name)

@@ -1,10 +1,10 @@
 """boxes - which boxes of a global tensor a torch tensor holds, and DCP's planner that knows them.
 
 Most hold one: a plain tensor the whole, a DTensor of Shard and Replicate a range of rows. A
-_StridedShard whose axis is not cut again, as a fused projection or a view of a cut axis leaves it,
-holds several: of rows 0 to 7 one rank has 0, 1, 4, 5. DCP takes these for the rows 0 to 3: its own
-planner refuses to save them and loads the wrong rows. SavePlanner gives each box an item;
-holdfast.dcp's reader asks for each box, whatever the planner says.
+_StridedShard whose axis is not cut again, from a fused projection or a view of a cut axis, holds
+several: of rows 0 to 7 one rank has 0, 1, 4, 5. DCP treats these as the rows 0 to 3: its own
+planner refuses to save them and loads the wrong rows. SavePlanner makes an item for each box;
+holdfast.dcp's reader loads each box, with any planner.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Box = Tuple[Tuple[int, ...], torch.Tensor]  # offset in the whole, the elements 
 
 @dataclasses.dataclass
 class Held:
-    """What this rank holds of a tensor. `is_shard`: ranks that hold the same box hold the same."""
+    """This rank's boxes of a tensor. `is_shard`: ranks with the same box have the same bytes."""
 
     size: Tuple[int, ...]
     boxes: List[Box]
@@ -61,7 +61,7 @@ def held(value: Any) -> Optional[Held]:
 
 
 def is_split(value: Any) -> bool:
-    """Is it a DTensor of more boxes than one?"""
+    """Is it a DTensor with several boxes?"""
     return (isinstance(value, DTensor)
             and any(isinstance(one, _StridedShard) for one in value.placements)
             and len(_boxes_of_dtensor(value)) > 1)
@@ -80,7 +80,7 @@ def _boxes_of_dtensor(value: DTensor) -> List[Box]:
 
 
 def _rows_of(value: DTensor, dim: int) -> Sequence[int]:
-    """The places on an axis of the whole that this rank holds, in the order it holds them."""
+    """The indices on an axis of the whole that this rank holds, in its order."""
     rows = torch.arange(value.size(dim)).view([-1 if axis == dim else 1
                                                for axis in range(value.dim())])
     mesh = value.device_mesh
@@ -94,8 +94,8 @@ def _rows_of(value: DTensor, dim: int) -> Sequence[int]:
 
 
 class SavePlanner(DefaultSavePlanner):
-    """DCP's planner, with an item for each box. holdfast.dcp.save, async_save and stager() have it;
-    dcp.save is given it: planner=holdfast.dcp.SavePlanner()."""
+    """DCP's planner, with an item for each box. holdfast.dcp.save, async_save and stager() use it;
+    pass it to dcp.save: planner=holdfast.dcp.SavePlanner()."""
 
     def create_local_plan(self) -> SavePlan:
         self._views: Dict[Any, torch.Tensor] = {}
@@ -131,7 +131,7 @@ class Filling:
         self._differences: List[str] = []
 
     def add(self, name: str, stored: Stored, value: Any) -> None:
-        """All that `value` holds."""
+        """Adds all boxes of `value`."""
         whole = held(value)
         assert whole is not None
         if whole.size != stored.size:
@@ -158,7 +158,7 @@ class Filling:
 
 
 def _memory_for(target: torch.Tensor, dtype: str) -> torch.Tensor:
-    """Where the bytes go: into the target, where it is plain memory of that type."""
+    """Memory for the bytes: the target itself, if it is plain memory of that type."""
     wanted = dtypes.to_torch(dtype)
     if target.device.type == "cpu" and target.is_contiguous() and target.dtype == wanted:
         return target

@@ -1,4 +1,4 @@
-"""holdfast.catalog - what an operator does with checkpoints: tag, verify, remove, prune.
+"""holdfast.catalog - an operator's work with checkpoints: tag, verify, remove, prune.
 
     holdfast.catalog.tag("llama@1000", "best", server=server)       # then "llama@best" for ckpt-cli
     holdfast.catalog.verify("llama@1000", store="/data/store")      # CorruptError names the damage
@@ -34,7 +34,7 @@ def _raise(said: str, code: int) -> None:
 
 
 def _cli(*words: str, server: Optional[str], store: Optional[str], differs: bool = False) -> Any:
-    """What a command prints. `differs`: exit code 1 is an answer, too."""
+    """The output of a command. `differs`: exit code 1 is a result, too."""
     where = ["--store", store] if store is not None else (
         ["--server", server or os.environ.get("HOLDFAST_SERVER", "")])
     command = [os.environ.get("HOLDFAST_CLI") or "ckpt-cli", *words, "--json",
@@ -51,19 +51,19 @@ def _cli(*words: str, server: Optional[str], store: Optional[str], differs: bool
 
 def tag(checkpoint: str, name: str, *, server: Optional[str] = None,
         store: Optional[str] = None) -> None:
-    """Names a checkpoint: "RUN@name" means it in every command of ckpt-cli. A tag may move."""
+    """Names a checkpoint "RUN@name" for every command of ckpt-cli. A tag may move."""
     _cli("tag", checkpoint, name, server=server, store=store)
 
 
 def untag(run: str, name: str, *, server: Optional[str] = None,
           store: Optional[str] = None) -> None:
-    """Takes a tag away; its checkpoint stays."""
+    """Removes a tag; its checkpoint stays."""
     _cli("untag", run, name, server=server, store=store)
 
 
 def verify(checkpoint: str, *, quick: bool = False, server: Optional[str] = None,
            store: Optional[str] = None) -> Dict[str, Any]:
-    """Reads all of a checkpoint again (`quick`: no data) and holds it against its checksums.
+    """Reads all of a checkpoint again (`quick`: no data) and verifies its checksums.
     CorruptError names the first damage."""
     found = _cli("verify", checkpoint, *(["--quick"] if quick else []), server=server, store=store,
                  differs=True)
@@ -77,8 +77,8 @@ def verify(checkpoint: str, *, quick: bool = False, server: Optional[str] = None
 
 def remove(checkpoint: str, *, for_good: bool = False, server: Optional[str] = None,
            store: Optional[str] = None) -> Dict[str, Any]:
-    """Removes "RUN@STEP-aATTEMPT" (CheckpointInfo.spec), or all of "RUN"; where the store has a
-    trash it can be taken back for a while, unless `for_good`."""
+    """Removes "RUN@STEP-aATTEMPT" (CheckpointInfo.spec), or all of "RUN"; if the store has a trash
+    it can be restored for a while, unless `for_good`."""
     return _cli("rm", checkpoint, "--yes", *(["--now"] if for_good else []), server=server,
                 store=store)
 
@@ -86,8 +86,8 @@ def remove(checkpoint: str, *, for_good: bool = False, server: Optional[str] = N
 def prune(run: str, *, keep_last: Optional[int] = None, keep_every: Optional[int] = None,
           keep_within: Optional[str] = None, dry_run: bool = False, most: bool = False,
           server: Optional[str] = None, store: Optional[str] = None) -> Dict[str, Any]:
-    """Removes what no rule keeps; the last two whole ones, pins, and what is in use stay. `most`
-    lets more than half of the run go."""
+    """Removes checkpoints that no rule keeps, except the last two intact ones, pinned and leased
+    ones. `most` allows removal of more than half of the run."""
     rules: List[str] = []
     for name, value in (("keep-last", keep_last), ("keep-every", keep_every),
                         ("keep-within", keep_within)):

@@ -1,6 +1,6 @@
 """checkpoint - holdfast.open(): a checkpoint as a mapping of lazy tensors.
 
-Nothing but names, types and shapes is read until a tensor is indexed; then exactly that slice.
+It reads only names, types and shapes until a tensor is indexed; then exactly that slice.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STORE = re.compile(r"(?P<store>(s3://|dir:|file://).+)/(?P<name>[^/]+)$")
 class LazyTensor:
     """One tensor of a checkpoint; indexing reads that slice, and numpy.asarray() all of it.
 
-    It holds the client, not the checkpoint, which holds it: a circle would outlive its last use."""
+    It references the client, not the checkpoint, which references it: that avoids a cycle."""
 
     def __init__(self, checkpoint: "Checkpoint", name: str, dtype: str,
                  shape: Tuple[int, ...]) -> None:
@@ -57,7 +57,7 @@ class LazyTensor:
         return self._read(index, dtypes.to_numpy(self.dtype))
 
     def bits(self, index: Any = ...) -> Array:
-        """The elements as unsigned integers of their size, whatever type they have."""
+        """The elements as unsigned integers of their size, for any type."""
         return self._read(index, dtypes.bits(self.dtype))
 
     def numpy(self) -> Array:
@@ -67,7 +67,7 @@ class LazyTensor:
         return self[...] if dtype is None else self[...].astype(dtype)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """torch.as_tensor and torch.tensor read it at once; else they would take row by row."""
+        """With it torch.as_tensor and torch.tensor read it at once, and not row by row."""
         return self.torch().__dlpack__(**options)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
@@ -92,7 +92,7 @@ class LazyTensor:
 
 
 def _box_of(index: Any, shape: Sequence[int]) -> Tuple[List[int], List[int], Tuple[Any, ...]]:
-    """The box that an index needs, and the index into what is read of it."""
+    """The box that an index needs, and the index into the read box."""
     given = index if isinstance(index, tuple) else (index,)
     if sum(entry is Ellipsis for entry in given) > 1:
         raise IndexError("an index has one ellipsis")
@@ -125,7 +125,7 @@ def _box_of(index: Any, shape: Sequence[int]) -> Tuple[List[int], List[int], Tup
 
 
 class Checkpoint(Mapping[str, LazyTensor]):
-    """A committed checkpoint: tensors by name, and what was said of it.
+    """A committed checkpoint: tensors by name, and its metadata.
 
     >>> with holdfast.open("demo@1", server=server) as checkpoint:
     ...     checkpoint.step, sorted(checkpoint), checkpoint.state
@@ -152,7 +152,7 @@ class Checkpoint(Mapping[str, LazyTensor]):
         self._join_pieces()
 
     def _join_pieces(self) -> None:
-        """A tensor that is stored as its boxes is one tensor here (ckpt_describe_arrays)."""
+        """Joins a tensor that is stored as boxes (ckpt_describe_arrays)."""
         for one in sharded.tensors_of(self.metadata).values():
             held = sum(int(numpy.prod(extent, dtype=numpy.int64)) for _, extent in one.boxes)
             if len(one.boxes) < 2 or held != int(numpy.prod(one.size, dtype=numpy.int64)):
@@ -231,12 +231,12 @@ class Checkpoint(Mapping[str, LazyTensor]):
 def open(spec: str, *, server: Optional[str] = None,  # noqa: A001 - as safetensors' safe_open
          store: Optional[str] = None) -> Checkpoint:
     """Opens "run", "run@step" or "run@step-aN" of a ckptd (`server`, by default HOLDFAST_SERVER or
-    where ckptd listens by default), or of a store without ckptd: `store` is its directory or
-    "s3://bucket/prefix", or stands before the run, "s3://bucket/prefix/run@step", "dir:/path/run",
-    "file:///path/run". Or the directory of one checkpoint, whose path `spec` is then.
+    ckptd's default address), or of a store without ckptd. `store` is its directory or
+    "s3://bucket/prefix"; or the store precedes the run, "s3://bucket/prefix/run@step",
+    "dir:/path/run", "file:///path/run". `spec` may also be the path of one checkpoint's directory.
 
-    Of a bucket a slice reads the blocks of 1 MiB that hold it, by ranged GETs; where the server is,
-    and whose keys count, AWS's variables and HOLDFAST_S3_* say, as to ckpt-cli."""
+    From a bucket a slice reads its blocks of 1 MiB, by ranged GETs. AWS's variables and
+    HOLDFAST_S3_* configure the server and the keys, as for ckpt-cli."""
     named = _STORE.match(spec) if server is None and store is None else None
     is_folder = named is None and server is None and store is None and os.path.isdir(spec)
     folder = _FOLDER.match(spec) if is_folder else None

@@ -1,9 +1,9 @@
 """client - saving and loading through ckptd: holdfast.Client.
 
-A client is one rank of a run (of a world of one unless it is told otherwise). The first save takes
-an attempt and describes the tensors; the next ones copy, as long as names, types and shapes stay
-what they were. Arrays may lie elsewhere at each save. Each byte is copied once: from the array, or
-from the device that has it, into ckptd's memory.
+A client is one rank of a run (by default of a world of one). The first save opens an attempt and
+describes the tensors; the next ones only copy, while names, types and shapes stay the same. Arrays
+may have another address at each save. Each byte is copied once: from the array, or from its device,
+into ckptd's memory.
 """
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _read: Dict[Tuple[str, str], int] = {}
 
 
 def default_server() -> str:
-    """HOLDFAST_SERVER, else where ckptd listens when it is told nothing."""
+    """HOLDFAST_SERVER, else ckptd's default address."""
     return os.environ.get("HOLDFAST_SERVER") or f"unix:/tmp/holdfast-{os.getuid()}/ckptd.sock"
 
 
 def note_read(server: Optional[str], run: str, step: int) -> None:
-    """Training goes on from this step: a save of an earlier one than the last is then a rollback,
+    """Training continues from this step: a save of a step below the last one is then a rollback and
     no mistake (Client.is_rollback)."""
     _read[server or default_server(), run] = step
 
 
 def store_address(store: str) -> str:
-    """What Client takes as `server` for a store that is read without ckptd: a directory, or
-    "s3://bucket/prefix"; "dir:" and "file://" may stand before a directory.
+    """The `server` of Client for a store that is read without ckptd: a directory, optionally with
+    "dir:" or "file://", or "s3://bucket/prefix".
 
     >>> store_address("/data/store"), store_address("s3://models/runs")
     ('dir:/data/store', 's3://models/runs')
@@ -56,7 +56,7 @@ def store_address(store: str) -> str:
 class CheckpointInfo:
     """One line of a list: which checkpoint, how big, how durable.
 
-    `damage` says why ckptd serves it no more, "" when it does; `pin_note` who pinned it and why."""
+    `damage`: why ckptd has quarantined it, or ""; `pin_note`: user and reason of its pin."""
 
     run: str
     step: int
@@ -74,7 +74,7 @@ class CheckpointInfo:
 
     @property
     def spec(self) -> str:
-        """As holdfast.open() takes it."""
+        """The spec for holdfast.open()."""
         return f"{self.run}@{self.step}-a{self.attempt}"
 
 
@@ -87,8 +87,8 @@ def info_of(info: Any, **more: Any) -> CheckpointInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """What a load found. `state` is what the save was given; `skipped` has a line for each newer
-    checkpoint that was passed over."""
+    """The result of a load. `state` is that of the save; `skipped` has a line for each skipped
+    newer checkpoint."""
 
     info: CheckpointInfo
     state: Any
@@ -107,7 +107,7 @@ class Loaded:
 
 @dataclasses.dataclass(frozen=True)
 class Metadata:
-    """What a checkpoint holds: {stored name: (dtype, shape)} and all that was said of the run."""
+    """A checkpoint's contents: {stored name: (dtype, shape)}, and the data about its run."""
 
     info: CheckpointInfo
     tensors: Dict[str, Tuple[str, Tuple[int, ...]]]
@@ -121,7 +121,7 @@ class Metadata:
 
 
 class Save:
-    """A save that has begun; wait() for it, or never look at it again."""
+    """A save that has begun; wait() for it, or ignore it."""
 
     def __init__(self, client: "Client", step: int) -> None:
         self._client, self.step = client, step
@@ -149,8 +149,8 @@ class Client:
     'local'
     (1, {'epoch': 4}, 15.0)
 
-    Several ranks: rank 0 calls start() and gives its result to the others, who call start(attempt);
-    then all save the same step, each its own `holdfast.Slice`s.
+    Several ranks: rank 0 calls start() and sends its result to the others, which call
+    start(attempt); then all save the same step, each its own `holdfast.Slice`s.
     """
 
     def __init__(self, server: Optional[str] = None, run: str = "default", rank: int = 0,
@@ -178,7 +178,7 @@ class Client:
         self._closer.atexit = False  # a thread may be in a call then
 
     def close(self) -> None:
-        """What was saved becomes durable all the same. A client that is dropped is closed too."""
+        """Saves still become durable. A client without references is closed, too."""
         self._closer()
         self._pinned = None
 
@@ -197,7 +197,7 @@ class Client:
     # ---- attempts ----
 
     def start(self, attempt: Optional[int] = None) -> int:
-        """Rank 0 takes a new attempt of the run, durably; the other ranks are given its number."""
+        """Rank 0 opens a new attempt of the run, durably; other ranks pass its number."""
         if attempt is None:
             if self.rank != 0:
                 raise InvalidError(f"rank {self.rank} has no attempt to start",
@@ -222,7 +222,7 @@ class Client:
 
     def is_rollback(self, step: int) -> bool:
         """Has this process gone back, to a checkpoint that it read since its last save, so that
-        `step` comes again? Then it belongs to a new attempt."""
+        `step` is repeated? Then it belongs to a new attempt."""
         read = _read.get((self.server, self.run))
         return self._is_behind or read is not None and (
             read <= step < self.newest_begun or read < step == self.newest_begun)
@@ -246,9 +246,9 @@ class Client:
 
         `state` is anything that JSON has, and NaN and infinities (state_json.py), at most 1 MiB, of
         rank 0. `objects` are bytes by name. Raises BusyError, UnavailableError and others when
-        nothing was saved: training may go on; InvalidError for what can never be saved, as where a
-        single rank gives nothing to save at all; GoesBackError for a step below the last one,
-        unless this process has loaded one below it since: then a single rank takes a new attempt.
+        nothing was saved: training may continue. InvalidError: it can never be saved, for example
+        when a single rank has nothing to save. GoesBackError: the step is below the last one,
+        unless this process has loaded one below it since: then a single rank opens a new attempt.
         `last`: the run ends with it (note_last()).
 
         >>> w = numpy.ones((4, 3), "float32")                      # [4, 3]
@@ -266,8 +266,8 @@ class Client:
             raise
 
     def note_last(self) -> None:
-        """The saves of this client that follow are the last of its run, which ends; all ranks say
-        so. While ckptd's memory is short they come before the saves of other runs."""
+        """Later saves of this client are the last of its run; all ranks call this. While ckptd's
+        memory is short they get images before the saves of other runs."""
         self._lib.ckpt_save_last(self._handle)
 
     def tell_failed(self, step: Any, error: HoldfastError) -> None:
@@ -317,7 +317,7 @@ class Client:
 
     @property
     def warning(self) -> str:
-        """What is wrong with the save that the last wait() found committed; "": nothing."""
+        """A warning about the committed save of the last wait(), or ""."""
         return _lib.text(self._lib.ckpt_save_warning(self._handle))
 
     def describes(self, parts: Sequence[Part], objects: Mapping[str, bytes]) -> bool:
@@ -406,7 +406,7 @@ class Client:
     def load(self, tensors: Mapping[str, Any], step: Optional[int] = None, *, attempt: int = 0,
              below_step: int = 0) -> Loaded:
         """Fills `tensors` (name: array, tensor or Slice) in place from a checkpoint, the newest
-        without `step`. Any slices of it, whatever ranks saved it; every byte is verified.
+        without `step`. Any slices, saved by any ranks; every byte is verified.
         Without `step` a damaged checkpoint is logged, and the one before it is loaded; by one of
         several ranks (`world_size`) it is a CorruptError, and every rank loads again.
 
@@ -446,7 +446,7 @@ class Client:
 
     def _explain(self, error: Exception, parts: List[Part], step: Optional[int],
                  attempt: int) -> None:
-        """A load that does not fit says how: the first ten differences."""
+        """Adds the first ten differences to the error of a load that does not fit."""
         try:
             metadata = self.metadata(step, attempt)
         except NotFoundError:
@@ -491,8 +491,8 @@ class Client:
             self._lib.ckpt_list_free(found)
 
     def newer(self, after: Tuple[int, int], timeout: float = 0.0) -> CheckpointInfo:
-        """The newest whole checkpoint of the run behind (attempt, step) `after`, which is waited
-        for so many seconds; then TimeoutError."""
+        """The newest intact checkpoint of the run after (attempt, step) `after`; waits for it at
+        most `timeout` seconds, then raises TimeoutError."""
         found = _lib.Info()
         _lib.check(self._lib.ckpt_newer(self._handle, *after, int(timeout * 1000),
                                         _lib.byref(found)))
@@ -552,7 +552,7 @@ class _Torch:
             torch.from_numpy(memory).copy_(raw)
 
     def sample(self, places: Sequence[Tuple[int, int]]) -> Any:
-        """What is there, together, by one transfer."""
+        """Copies the samples together, by one transfer."""
         import torch
 
         return torch.cat([self.raw[at:at + size] for at, size in places]).cpu().numpy()

@@ -1,8 +1,8 @@
 """convert - directories of torch's own DCP to and from checkpoints: `from-dcp`, `to-dcp`.
 
-Without torch (dcp_files.py), and in memory that does not grow with the checkpoint: a tensor goes in
-pieces. Objects are copied as bytes, not looked into. Of Megatron's torch_dist common.pt and
-metadata.json are objects of the checkpoint, byte for byte, and files again in to-dcp.
+It needs no torch (dcp_files.py), and its memory does not grow with the checkpoint: it copies a
+tensor in pieces. Objects are copied as bytes, unparsed. Megatron's common.pt and metadata.json
+(torch_dist) become objects of the checkpoint, byte for byte, and files again in to-dcp.
 """
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ Tell = Callable[[int], None]
 
 @dataclasses.dataclass
 class Done:
-    """What was converted: `checkpoint` is what holdfast.open() takes."""
+    """The result: `checkpoint` is the spec for holdfast.open()."""
 
     checkpoint: str
     tensors: int
     bytes: int
     objects: int
-    files: List[str]  # of Megatron, copied and not looked into
+    files: List[str]  # of Megatron, copied unparsed
     durability: str
 
 
 def megatron_files(folder: str) -> List[str]:
-    """Those of FILES that the folder has, if its metadata.json says that it is torch_dist."""
+    """The existing ones of FILES, if the folder's metadata.json has the format torch_dist."""
     path = os.path.join(folder, "metadata.json")
     if not os.path.exists(path):
         return []
@@ -164,8 +164,8 @@ def _publish(folder: str, name: str, data: bytes) -> None:
 
 
 def to_dcp(checkpoint: Checkpoint, folder: str, with_bar: bool = False) -> Done:
-    """Writes a checkpoint as a directory that dcp.load reads on any mesh; .metadata comes last but
-    for Megatron's metadata.json."""
+    """Writes a checkpoint as a directory that dcp.load reads on any mesh; .metadata is the last
+    file except Megatron's metadata.json."""
     if os.path.exists(os.path.join(folder, dcp_files.METADATA)):
         raise ExistsError(f"{folder} has a checkpoint already", "name another directory")
     os.makedirs(folder, exist_ok=True)

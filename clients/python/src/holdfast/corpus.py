@@ -1,16 +1,16 @@
-"""corpus - files that our trainer reads, made of other kinds:
+"""corpus - converts files of other kinds for our trainer:
 
     python -m holdfast from-parquet FILE OUT.jsonl                 # rows, by pyarrow
     python -m holdfast from-chat FILE OUT.jsonl --model FOLDER     # conversations, by jinja2
 
-Both write lines of JSON, and take a folder too: each file becomes NAME.jsonl in OUT, in folders of
-the same names. A file has its name when it is whole. Memory holds some rows at a time.
+Both write lines of JSON, and accept a folder, too: each file becomes NAME.jsonl in OUT, in folders
+of the same names. A file gets its name when it is complete. Memory holds some rows at a time.
 
 A row is an object with all its columns. A conversation is a line of JSON with a list of messages,
 each with its role; it becomes {"text": ...} by the chat template of a model's folder, as
-apply_chat_template() of transformers renders it. The token that begins a document and the one that
-ends it are left out where the template writes them at the ends of the text: our trainer puts them
-there. Its other special tokens are tokens with `tokenizer tokens --special`.
+apply_chat_template() of transformers renders it. If the template writes the begin and end tokens of
+a document at the ends of the text, they are removed: our trainer adds them. Its other special
+tokens are tokens with `tokenizer tokens --special`.
 """
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _messages_of(row: Any) -> List[Any]:
 
 
 def _compiled(source: str, what: str) -> Callable[..., str]:
-    """Renders a template. What it cannot do is an InvalidError."""
+    """Renders a template. InvalidError: it is unsupported."""
     try:
         import jinja2
         from jinja2 import sandbox
@@ -201,7 +201,7 @@ def _compiled(source: str, what: str) -> Callable[..., str]:
     def render(**values: Any) -> str:
         try:
             return template.render(**values)
-        except Exception as error:  # whatever a template of others does
+        except Exception as error:  # a foreign template may raise anything
             raise InvalidError(f"{what} refuses it: {error}") from None
 
     try:
@@ -212,7 +212,7 @@ def _compiled(source: str, what: str) -> Callable[..., str]:
 
 
 def _generation_tag() -> Any:
-    """{% generation %} marks the answers of a model: its body is rendered as it is."""
+    """{% generation %} marks the answers of a model: its body is rendered unchanged."""
     from jinja2 import ext, nodes
 
     class Generation(ext.Extension):

@@ -1,5 +1,5 @@
-"""cross - a run of torchtitan or of Hugging Face's Trainer goes on in our trainer, or one of ours
-in theirs:
+"""cross - converts a run of torchtitan or of Hugging Face's Trainer for our trainer, or one of ours
+for theirs:
 
     python -m holdfast cross titan@1000 mine                       # then: trainer --job.run mine
     python -m holdfast cross mine@2000 titan --to torchtitan       # then: Config(run="titan")
@@ -7,9 +7,9 @@ in theirs:
 
 The checkpoint is copied to another run of the same ckptd under the names of the other form:
 weights, both moments of AdamW, the number of updates, the step and the schedule's step. names.json
-is the table. Where rotary embedding turns other rows in the other form, the rows of weights and
-moments change places. It is a checkpoint like any other, so any mesh loads it. One tensor is in
-memory at a time. The files of Hugging Face's folder, such as its config.json, go along.
+is the table. If rotary embedding rotates other rows in the other form, the rows of weights and
+moments are permuted. It is a checkpoint like any other, so any mesh loads it. One tensor is in
+memory at a time. The files of Hugging Face's folder, such as its config.json, are copied, too.
 
 What does not cross: the place in the data, for each trainer orders its samples in its own way
 (ours begins with the first sample, unless `place` names the tokens file, the length of a sample and
@@ -272,7 +272,7 @@ def _folder_files(found: Checkpoint) -> Dict[str, bytes]:
 
 
 def _data(path: str, seq_len: int) -> Dict[str, Any]:
-    """What our trainer's checkpoints say of a tokens file."""
+    """The entry about a tokens file in our trainer's checkpoints."""
     with open(path, "rb") as file:
         head = file.read(_TOKENS.size)
     if len(head) < _TOKENS.size or not head.startswith(b"HFTOKENS"):
@@ -282,9 +282,9 @@ def _data(path: str, seq_len: int) -> Dict[str, Any]:
 
 def cross(found: Checkpoint, run: str, to: str = "holdfast", *, server: Optional[str] = None,
           head_dim: Optional[int] = None, place: Optional[Tuple[str, int, int]] = None) -> str:
-    """Copies a checkpoint to `run` in the form `to`, as the same step; returns what holdfast.open()
-    takes. `place`: a tokens file, tokens of a sample, samples. MismatchError: its names are those
-    of no form."""
+    """Copies a checkpoint to `run` in the form `to`, as the same step; returns the spec for
+    holdfast.open(). `place`: a tokens file, tokens of a sample, samples. MismatchError: its names
+    belong to no form."""
     source = Source(found, head_dim)
     if to not in forms() or (to == "holdfast") == (source.form == "holdfast"):
         raise InvalidError(f"{found.info.spec} has the form {source.form}: it cannot cross to {to}",

@@ -7,17 +7,17 @@
                    async_stager=session.stager(step))             # copies once, into ckptd's memory
     dcp.load(state_dict, storage_reader=session.reader())         # the newest; reader(step) another
 
-dcp.async_save speaks to all ranks in a thread, so wait for one before the next;
+dcp.async_save communicates with all ranks in a thread, so wait for one before the next;
 holdfast.dcp.async_save does not, and its saves overlap. A save that was copied commits even if
-every process is killed. Loads ask for exactly the slices of this rank, and ckptd reshards. A save
-that fails is logged and training goes on, within limits (saving.py); dcp.async_save's future fails;
-with `fallback` it is written as DCP's own files, and what is loaded is the newest of both.
-Python objects are stored as torch.save writes them; what others wrote is loaded only as
-far as torch.load(weights_only=True) takes it, unless reader(allow_pickle=True) is asked for.
+every process is killed. Loads request exactly the slices of this rank, and ckptd reshards. A save
+that fails is logged and training continues, within limits (saving.py); dcp.async_save's future
+fails. With `fallback` such a save is written as DCP's own files, and loads use the newest of both.
+Python objects are stored as torch.save writes them. They are loaded only if
+torch.load(weights_only=True) accepts them, unless reader(allow_pickle=True) is used.
 
-How much of DCP's protocol is used: the planner's items say what a rank holds. A planner that
-changes values (resolve_data) works with a writer alone, not with a stager, which copies before DCP
-plans. A DTensor of several boxes (boxes.py) is saved by SavePlanner.
+Of DCP's protocol it uses the planner's items, which describe the rank's data. A planner that
+changes values (resolve_data) works only with a writer, not with a stager, which copies before DCP
+plans. SavePlanner saves a DTensor with several boxes (boxes.py).
 """
 from __future__ import annotations
 
@@ -72,13 +72,12 @@ def step_of(checkpoint_id: Id) -> int:
 
 
 class Session(Saves):
-    """A job's connection to ckptd; made once, by every rank of `process_group`. saving.py says what
-    becomes of a save that fails.
+    """A job's connection to ckptd; made once, by every rank of `process_group`. saving.py handles
+    failed saves.
 
-    Its ranks talk through a gloo group of the session's own: one small gather for each save.
-    `fallback` is a directory that DCP's own files are written to when ckptd is not there, or has no
-    room, at the start or later; `alone` is for one process that saves by itself, though it is in a
-    group.
+    Its ranks communicate through a separate gloo group: one small gather for each save. `fallback`
+    is a directory for DCP's own files when ckptd does not run, or has no space, at the start or
+    later; `alone` is for one process of a group that saves by itself.
     """
 
     def __init__(self, run: str, server: Optional[str] = None, *, process_group: Any = None,
@@ -127,8 +126,8 @@ class Session(Saves):
 
     def stager(self, step: int, overlap: bool = False, state: Any = None,
                planner: Optional[SavePlanner] = None) -> AsyncStager:
-        """For dcp.async_save beside writer(step). With `overlap` the copy goes on in a thread: wait
-        for the answer's staging_completion before the tensors change."""
+        """For dcp.async_save, with writer(step). With `overlap` the copy runs in a thread: wait for
+        the result's staging_completion before the tensors change."""
         return Stager(self, step, overlap, state, planner)
 
     def reader(self, step: Optional[int] = None, *, attempt: int = 0,
@@ -146,12 +145,12 @@ class Session(Saves):
         return found.step if found is not None else None
 
     def find_for_all(self, step: Optional[int] = None) -> Optional[int]:
-        """Rank 0's answer, for all, who ask it together."""
+        """Rank 0's result, on all ranks, which call this together."""
         found: Any = None
         if self.rank == 0:
             try:
                 found = self.find(step)
-            except Exception as error:  # told to all, and raised by all
+            except Exception as error:  # sent to all, and raised by all
                 found = error
         found = self._tell_all(found)[0]
         if isinstance(found, Exception):
@@ -210,15 +209,15 @@ def _resolve(plan_items: Any, planner: SavePlanner) -> Tuple[List[Item], Dict[st
 
 
 def _paths(planner_data: Any) -> Any:
-    """DCP's way from flat names to the nested state dict, as JSON has it."""
+    """DCP's mapping from flat names to the nested state dict, for JSON."""
     if not isinstance(planner_data, dict):
         return None
     return {"paths": {name: list(path) for name, path in planner_data.items()}}
 
 
 def _is_in_async_save() -> bool:
-    """Is this the thread of dcp.async_save? DCP hands the writer nothing that says so, but a pool
-    of threads runs DCP's own function there, before torch 2.7 dcp.save itself."""
+    """Is this the thread of dcp.async_save? DCP passes no such information to the writer, but a
+    pool of threads runs DCP's own function there, before torch 2.7 dcp.save itself."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == "concurrent.futures.thread":
@@ -292,7 +291,7 @@ class Writer(StorageWriter):
 
     @contextlib.contextmanager
     def _keeping_unseen(self) -> Iterator[None]:
-        """An error that ends the run reaches a program that never looks at DCP's future, too."""
+        """An error that ends the run also reaches a program that ignores DCP's future."""
         try:
             yield
         except HoldfastError as error:
@@ -332,8 +331,8 @@ class Writer(StorageWriter):
 
 
 def _waits_for_devices(items: List[Item]) -> Callable[[], None]:
-    """What a thread calls before it copies these tensors: it returns when all is done that the
-    caller's streams have queued on their devices until now."""
+    """A function for a thread to call before it copies these tensors: it returns when the work that
+    the caller's streams have queued on their devices until now is done."""
     events = []
     for device in {item.tensor.device for item in items if item.tensor.is_cuda}:
         event = torch.cuda.Event()
@@ -348,8 +347,8 @@ def _waits_for_devices(items: List[Item]) -> Callable[[], None]:
 
 
 def _planner_of_dcp() -> Optional[SavePlanner]:
-    """That which dcp.async_save was given: it is for the writer, and a stager does not get it. Its
-    default knows no tensors of several boxes."""
+    """The planner argument of dcp.async_save, which DCP passes to the writer but not to a stager.
+    Its default does not support tensors with several boxes."""
     frame: Any = sys._getframe(1)
     while frame is not None and (
             frame.f_code.co_name != "async_save"
@@ -413,7 +412,7 @@ class Reader(StorageReader):
         if checkpoint_id is not None:
             self.step = step_of(checkpoint_id)
 
-    def read_metadata(self, *args: Any, **named: Any) -> Metadata:  # "kwargs": DCP asks twice
+    def read_metadata(self, *args: Any, **named: Any) -> Metadata:  # "kwargs": DCP calls it twice
         self.found = self.client.metadata(self.step, self.attempt)
         self.tensors = sharded.tensors_of(self.found)
         self.objects, abouts = sharded.read_objects(self.client, self.found)
@@ -423,8 +422,8 @@ class Reader(StorageReader):
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any,
                               **kwargs: Any) -> None:
-        """Tells all that does not fit, where the planner would tell the first. DCP hands the reader
-        no planner before that, so it is taken from DCP's frame, which has just set it up."""
+        """Reports all mismatches; the planner reports only the first. DCP passes the planner to the
+        reader only later, so it is taken from DCP's frame, which has just set it up."""
         planner = sys._getframe(1).f_locals.get("planner")
         if isinstance(planner, DefaultLoadPlanner):
             check_fit(planner.state_dict, self, planner.allow_partial_load)
@@ -447,8 +446,8 @@ class Reader(StorageReader):
         return future
 
     def _go_back(self, error: CorruptError, plan: LoadPlan) -> None:
-        """DCP's plan holds for the checkpoint before, too, where all that is wanted has the same
-        sizes. Other ranks have their plans."""
+        """DCP's plan also fits the previous checkpoint if all wanted tensors have the same sizes
+        there. Other ranks have their plans."""
         sizes = self._sizes(plan)
         if self.step is None and dist.is_initialized() and dist.get_world_size() > 1:
             raise CorruptError(error.message, "every rank calls load again, with another reader: "
@@ -501,7 +500,7 @@ class Reader(StorageReader):
             planner.commit_tensor(item, target)
 
     def object(self, name: str) -> Any:
-        """What torch.load makes of an object, as far as it is allowed."""
+        """An object by torch.load, within the allowed types."""
         try:
             return torch.load(io.BytesIO(self.objects[name]), weights_only=not self.allow_pickle)
         except Exception as error:
@@ -513,8 +512,8 @@ class Reader(StorageReader):
                 "allow_pickle=True loads it, if you trust who wrote it") from None
 
     def _checked(self, name: str) -> bytes:
-        """An object as the planner takes it: DefaultLoadPlanner unpickles without a look, so
-        nothing but what weights_only takes reaches it."""
+        """An object for the planner: DefaultLoadPlanner unpickles without checks, so it gets only
+        objects that weights_only accepts."""
         if self.allow_pickle:
             return self.objects[name]
         again = io.BytesIO()
@@ -527,7 +526,7 @@ class Reader(StorageReader):
 
 
 def _storage_of(one: Stored) -> TensorStorageMetadata:
-    """One chunk for the whole tensor: DCP then asks for exactly what this rank lacks of it."""
+    """One chunk for the whole tensor: DCP then requests exactly this rank's part of it."""
     return TensorStorageMetadata(
         properties=TensorProperties(dtype=dtypes.to_torch(one.dtype)), size=torch.Size(one.size),
         chunks=[ChunkStorageMetadata(offsets=torch.Size([0] * len(one.size)),
@@ -563,9 +562,9 @@ def _key(key: Any, to_dcp: bool) -> Any:
 
 
 def save_whole(state: Mapping[str, Any], session: Session, step: int) -> None:
-    """As torch.save: a nested state of one process. DCP's names are strings, so keys that are
-    numbers, as optimizers have them, are stored as "int:0" and empty dicts as a mark; load_whole
-    gives both back."""
+    """Like torch.save: a nested state of one process. DCP's names are strings, so numeric keys,
+    which optimizers have, are stored as "int:0" and empty dicts as a mark; load_whole restores
+    both."""
     import torch.distributed.checkpoint as dcp
 
     dcp.save(_keys(dict(state), to_dcp=True), storage_writer=session.writer(step), no_dist=True)
@@ -574,8 +573,8 @@ def save_whole(state: Mapping[str, Any], session: Session, step: int) -> None:
 def load_whole(run: str, step: Optional[int] = None, *, server: Optional[str] = None,
                attempt: int = 0, allow_pickle: bool = False,
                fallback: Optional[str] = None) -> Dict[str, Any]:
-    """The nested state dict of a checkpoint, whole and on the CPU, as torch.load would give it; of
-    the files in `fallback` where the step, or the newest, is there."""
+    """The nested state dict of a checkpoint, whole and on the CPU, like torch.load's; from the
+    files in `fallback` if the step, or the newest, is there."""
     found = kept.find(run, server, fallback, step) if fallback is not None else None
     if fallback is not None and found is not None and found.is_file:
         note_read(server, run, found.step)
@@ -609,8 +608,8 @@ def _nested(flat: Dict[str, Any], paths: Mapping[str, Any]) -> Any:
 
 
 def check_fit(state_dict: Mapping[str, Any], reader: Reader, is_partial: bool = False) -> None:
-    """A flat state dict that does not fit the checkpoint, whose metadata was read, is told by its
-    first ten differences. Types may differ: DCP casts. `is_partial`: what is missing is let be."""
+    """Raises the first ten differences of a flat state dict and a checkpoint's metadata. Types may
+    differ: DCP casts. `is_partial`: tensors may be missing."""
     lines = []
     for name, value in state_dict.items():
         size = list(value.size()) if isinstance(value, torch.Tensor) else None
@@ -635,7 +634,7 @@ def save(state_dict: Mapping[str, Any], session: Session, step: int, state: Any 
 def async_save(state_dict: Mapping[str, Any], session: Session, step: int, overlap: bool = False,
                state: Any = None) -> Tuple["ThreadFuture[Any]", "ThreadFuture[Any]"]:
     """(staged, durable): the tensors may change when `staged` is done. Saves may overlap: unlike
-    dcp.async_save it has nothing to say to other ranks once the bytes are copied."""
+    dcp.async_save it does not communicate with other ranks after the bytes are copied."""
     staged = Stager(session, step, overlap, state, None).copy_later(_plain(state_dict))
     if not overlap:
         staged.result()
@@ -653,9 +652,9 @@ def _fitting(reader: StorageReader, state_dict: Dict[str, Any]) -> StorageReader
 
 def load(state_dict: Dict[str, Any], session: Session, step: Optional[int] = None,
          **options: Any) -> int:
-    """dcp.load into `state_dict`, in place; returns the step. What does not fit is a MismatchError
-    with the first ten differences. A newest that is found damaged is logged, and every rank
-    loads the one before."""
+    """dcp.load into `state_dict`, in place; returns the step. MismatchError has the first ten
+    differences. A newest checkpoint that is found damaged is logged, and every rank loads the one
+    before."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
 

@@ -1,11 +1,11 @@
 """dcp_files - the files of torch.distributed.checkpoint, read and written without torch.
 
-A folder has .metadata, a pickle that says which box of which tensor lies where, and files of boxes.
-A box is what torch.save writes: a zip of a pickle (type, shape, strides) and of the raw bytes.
+A folder has .metadata, a pickle with the place of each box of each tensor, and files of boxes. A
+box has the format of torch.save: a zip of a pickle (type, shape, strides) and of the raw bytes.
 
-Pickles of others: no class and no function that they name is looked up. A few names mean a value of
-Python's; those of DCP and Megatron become records, which only hold what was said; any other name is
-an error. Boxes are mapped files; what was read of them leaves memory again.
+Foreign pickles: no class or function that they name is looked up. A few names mean a value of
+Python; those of DCP and Megatron become records, which only hold their fields; any other name is an
+error. Boxes are mapped files; pages that were read are released again.
 """
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def overlap(offset: Sequence[int], extent: Sequence[int], other: Sequence[int],
 
 
 class Record:
-    """An object of a class that nobody looked up: what its pickle says of it."""
+    """An object of a class that is not looked up: the fields in its pickle."""
 
     def __init__(self, *values: Any) -> None:
         self.values = values
@@ -82,7 +82,7 @@ class Record:
 
 @dataclasses.dataclass
 class _Layout:
-    """Where a tensor of torch.save lies in its storage, in elements."""
+    """The place of a tensor of torch.save in its storage, in elements."""
 
     storage: Tuple[str, str]  # class and name
     offset: int
@@ -115,7 +115,7 @@ _VALUES: Dict[Tuple[str, str], Callable[..., Any]] = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """In Python: the memo of the one in C grows to whatever index a pickle names."""
+    """In Python, because the memo of the one in C grows to any index that a pickle names."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = _VALUES.get((module.replace("__builtin__", "builtins"), name))
@@ -136,7 +136,7 @@ def _unpickle(data: bytes, what: str) -> Any:
         return _Unpickler(io.BytesIO(data)).load()
     except HoldfastError:
         raise
-    except Exception as error:  # whatever hostile bytes lead to
+    except Exception as error:  # hostile bytes may raise anything
         raise CorruptError(f"{what} cannot be read: {error}") from None
 
 
@@ -145,7 +145,7 @@ def _unpickle(data: bytes, what: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a box, or an object, lies."""
+    """The place of a box, or an object."""
 
     file: str
     offset: int
@@ -187,7 +187,7 @@ class _Window(io.RawIOBase):
 
 
 class Folder:
-    """A checkpoint of DCP: `tensors`, `objects` (where they lie), `paths` (planner_data)."""
+    """A checkpoint of DCP: `tensors`, `objects` (their places), `paths` (planner_data)."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -233,7 +233,7 @@ class Folder:
 
     @staticmethod
     def _check(name: str, tensor: Tensor) -> None:
-        """Boxes lie in the whole, and are as many elements."""
+        """Checks that boxes are within the whole, and have as many elements."""
         held = 0
         for offset, extent, _ in tensor.boxes:
             if len(offset) != len(tensor.size) or any(
@@ -263,7 +263,7 @@ class Folder:
             return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 
     def _read_box(self, place: Place, extent: Numbers, dtype: str) -> Any:
-        """The bytes of a box: an array of its shape and, behind, the bytes of an element."""
+        """The bytes of a box: an array of its shape, followed by the bytes of an element."""
         mapped = self._map(place.file)
         what = f"a tensor at {place.offset} of {place.file}"
         if place.offset + place.length > len(mapped):
@@ -334,7 +334,7 @@ def read_object(data: bytes, what: str) -> Any:
 
 
 def _read_format(window: Any, what: str) -> Tuple[_Layout, int, int]:
-    """How the tensor lies in its bytes, and where in the window these begin and how many."""
+    """The layout of the tensor in its bytes, and their begin and number in the window."""
     archive = zipfile.ZipFile(window)
     layout, top = _read_pickle(archive, what, _FORMAT_BYTES_MAX)
     if not isinstance(layout, _Layout):
@@ -443,7 +443,7 @@ class _Behind(io.RawIOBase):
 
 
 def write_box(out: IO[bytes], dtype: str, extent: Numbers, pieces: Iterator[memoryview]) -> int:
-    """What torch.save writes of a tensor; its bytes come in pieces. Returns how many it are."""
+    """Writes a tensor like torch.save; its bytes come in pieces. Returns their number."""
     begin, name = out.tell(), dtypes.torch_name(dtype)
     count = int(numpy.prod(extent, dtype=object))
     strides = [int(numpy.prod(extent[axis + 1:], dtype=object)) for axis in range(len(extent))]
@@ -470,7 +470,7 @@ def _write_pickle(archive: zipfile.ZipFile, value: Any) -> None:
 
 
 def object_bytes(value: Any) -> bytes:
-    """What torch.save writes of a plain value."""
+    """The bytes of torch.save for a plain value."""
     blob = io.BytesIO()
     with zipfile.ZipFile(blob, "w") as archive:
         _write_pickle(archive, value)

@@ -1,10 +1,10 @@
-"""dtypes - element types by their safetensors names, and as NumPy and torch know them.
+"""dtypes - element types by their safetensors names, and NumPy's and torch's types for them.
 
-NumPy has no bfloat16 and no 8-bit floats: the package ml_dtypes gives them to it. Without it such
+NumPy has no bfloat16 and no 8-bit floats: the package ml_dtypes adds them. Without it such
 tensors can be saved, loaded into torch tensors, and read as their raw bits (LazyTensor.bits()).
 
-Types that no safetensors name of ckptd's stands for are carried: their bytes lie in a tensor of
-another type, whose name says which they are, NAME@complex64 (arrays.Part).
+Types without a safetensors name in ckptd are carried: their bytes are in a tensor of another type,
+whose name has the original type, NAME@complex64 (arrays.Part).
 """
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Dict, List, Type
 
 
 class HoldfastError(Exception):
-    """The base of all. `hint` is "" where nobody knows what to do."""
+    """The base of all. `hint` is advice, or ""."""
 
     code = 0
 
@@ -33,12 +33,12 @@ class NotFoundError(HoldfastError, KeyError):
 
 
 class ExistsError(HoldfastError):
-    """The attempt has committed this step, or somebody trains the run."""
+    """The attempt has committed this step, or the run is being trained."""
     code = -3
 
 
 class GoesBackError(ExistsError):
-    """The step of a save lies below one that its attempt has begun."""
+    """The step of a save is below one that its attempt has begun."""
 
 
 class StaleError(HoldfastError):
@@ -92,12 +92,12 @@ class AbortedError(HoldfastError):
 
 
 class MismatchError(HoldfastError, ValueError):
-    """The tensors asked for are not those of the checkpoint."""
+    """The requested tensors do not match the checkpoint."""
     code = -14
 
 
 class VersionError(HoldfastError):
-    """libckpt and ckptd do not know each other."""
+    """The versions of libckpt and ckptd do not fit."""
     code = -15
 
 
@@ -107,7 +107,7 @@ class InternalError(HoldfastError):
 
 
 class UnsettledError(HoldfastError):
-    """It cannot be told yet whether it happened: ask again."""
+    """The outcome is not known yet: call again."""
     code = -17
 
 

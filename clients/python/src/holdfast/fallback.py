@@ -1,8 +1,8 @@
-"""fallback - DCP's own files for what ckptd does not take: Session(fallback=folder).
+"""fallback - DCP's own files for saves that ckptd does not accept: Session(fallback=folder).
 
-A step is a directory step-N that dcp.load reads; kept.py says which is the newest. `group` is of
-the files alone: they are written in a thread, beside what the session's ranks say to each other of
-the next save. `attempts` tells the attempt that the session has taken; 0: none yet.
+A step is a directory step-N that dcp.load reads; kept.py finds the newest. `group` is only for the
+files: a thread writes them, while the session's ranks communicate about the next save. `attempts`
+returns the session's attempt; 0: none yet.
 """
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Files:
                  process_group=self._group, **more)
 
     def load(self, step: int, allow_pickle: bool) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        """All of a step, flat, and the ways to it. No class that a pickle names is looked up."""
+        """All values of a step, flat, and their paths. No class that a pickle names is looked
+        up."""
         found = Folder(kept.path_of(self.folder, step))
         flat: Dict[str, Any] = {}
         for name, tensor in found.tensors.items():

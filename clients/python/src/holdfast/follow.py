@@ -1,16 +1,16 @@
-"""follow - weights that flow: each committed checkpoint of a run, as it comes.
+"""follow - reads each checkpoint of a run as it is committed.
 
     for version in holdfast.follow("llama", server=server):
-        w = version["model.w"].torch()                # this version's, whatever is saved meanwhile
+        w = version["model.w"].torch()                # this version's, despite later saves
 
     for version in holdfast.follow("llama", {"model.w": numpy.s_[:128]}, "BF16"):
         use(version.weights["model.w"])               # read by one load, under one lease
 
 Versions are ordered by (attempt, step) and never go back; a reader that is slower than the run
 skips those between, and training never waits for it. A version is a committed checkpoint, so it is
-never half there; its bytes come from ckptd's memory while they are there, and ckptd holds what is
-being read (a lease) until the read is over. A damaged one is logged and passed over. ckpt_newer()
-of libckpt says which is the next, as it does for `ckpt-cli follow`.
+never partial; its bytes come from ckptd's memory while they are there, and a lease keeps a
+checkpoint until the read is over. A damaged one is logged and skipped. ckpt_newer() of libckpt
+finds the next, as for `ckpt-cli follow`.
 """
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _log = logging.getLogger("holdfast")
 
 
 def newest(client: Client, after: Tuple[int, int], seconds: float) -> Optional[CheckpointInfo]:
-    """The newest whole checkpoint of the run behind (attempt, step), as soon as there is one, or
-    None after so many seconds."""
+    """The newest intact checkpoint of the run after (attempt, step), as soon as there is one, or
+    None after `timeout` seconds."""
     try:
         return client.newer(after, seconds)
     except TimeoutError:
@@ -39,12 +39,12 @@ def follow(run: str, slices: Optional[Mapping[str, Any]] = None, dtype: Optional
            after: Tuple[int, int] = (0, 0), every: float = 0.2, timeout: Optional[float] = None,
            stop: Callable[[], bool] = lambda: False,
            into: Optional[Mapping[str, Any]] = None) -> Iterator[Checkpoint]:
-    """Yields the newest checkpoint behind (attempt, step) `after`, then the next, as they are
+    """Yields the newest checkpoint after (attempt, step) `after`, then the next, as they are
     committed. With `slices` ({name: index, ... for all of it}) these are read before, by one load,
     as `version.weights`, floats as `dtype`. With `into` ({name: array, tensor or Slice}) these
-    are filled in place too; while a version is read, and after one was passed over, their contents
-    are undefined. Asks stop() each `every` seconds, and ends when it is true, or with TimeoutError
-    when nothing came for `timeout` seconds. A ckptd that is away is waited for.
+    are filled in place, too; while a version is read, and after one was skipped, their contents
+    are undefined. Calls stop() each `every` seconds, and ends when it is true, or with
+    TimeoutError when no version came for `timeout` seconds. Waits for a ckptd that is away.
 
     >>> next(follow("demo", server=server)).info.spec
     'demo@1-a1'
@@ -76,7 +76,7 @@ def follow(run: str, slices: Optional[Mapping[str, Any]] = None, dtype: Optional
                         _log.warning("%s is passed over: %s", info.spec, error)
                     continue
             except (UnavailableError, BusyError, NotFoundError):
-                time.sleep(every)  # it is restarted, or removed what was seen; the next look tells
+                time.sleep(every)  # it restarts, or has removed the found one; poll again
             if timeout is not None and time.monotonic() - waited > timeout:
                 raise TimeoutError(f"no checkpoint of {run} came within {timeout:g} s",
                                    "is the run being trained?")

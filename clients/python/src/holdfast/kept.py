@@ -4,10 +4,10 @@ Checkpoints of both are ordered by attempt, then by time of commit. A rollback t
 so its saves are newer than a higher step from before it, in ckptd or in the folder.
 
 DIR/step-N has the file holdfast.json beside DCP's files: {"version": 1, "attempt": 2, "committed":
-1767225600.5}, in seconds since the epoch. It is written before .metadata, which makes the folder
-whole. A session that never met ckptd writes attempt 0; a folder without the file counts as attempt
-0, and as committed when .metadata was written. A checkpoint of attempt 0 belongs to the highest
-attempt that was committed before it.
+1767225600.5}, in seconds since the epoch. It is written before .metadata, which completes the
+folder. A session that never reached ckptd writes attempt 0; a folder without the file counts as
+attempt 0, and as committed when .metadata was written. A checkpoint of attempt 0 belongs to the
+highest attempt that was committed before it.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTE = "holdfast.json"
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """A checkpoint that is whole; `time` in whole seconds, as ckptd has it."""
+    """An intact checkpoint; `time` in whole seconds, as in ckptd."""
 
     step: int
     attempt: int

@@ -5,9 +5,9 @@
 
 HoldfastIO is a CheckpointIO plug-in for the strategies that save whole (single device, DDP).
 HoldfastStrategy is ModelParallelStrategy (FSDP2, tensor parallelism), whose sharded state dicts
-reach no plug-in: every rank saves and loads its own part. The name that ModelCheckpoint makes ends
-with a step, `...step=100.ckpt`, which becomes the step of the run; no file is written. ckptd's
-rules remove old checkpoints, so remove_checkpoint does nothing.
+reach no plug-in: every rank saves and loads its own part. ModelCheckpoint's name ends with a step,
+`...step=100.ckpt`, which becomes the step of the run; no file is written. ckptd's rules remove old
+checkpoints, so remove_checkpoint does nothing.
 """
 from __future__ import annotations
 

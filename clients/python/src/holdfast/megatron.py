@@ -5,10 +5,10 @@
     dist_checkpointing.load(state, folder)                       # its metadata.json says "holdfast"
 
 Sharded tensors and objects go to ckptd as the step that the folder's name ends with, such as
-iter_0000100; Megatron itself writes what is not sharded, common.pt and metadata.json, into the
-folder, metadata.json last. With async_sharded_save the copy is made at once, and the request's
-finalization waits until the step is durable. A failed save raises, so that no metadata.json says
-that it worked. Tensors load in any other cut. Objects are bytes as torch.save writes them.
+iter_0000100; Megatron itself writes unsharded data, common.pt and metadata.json, into the folder,
+metadata.json last. With async_sharded_save the copy is made at once, and the request's finalization
+waits until the step is durable. A failed save raises, so that it leaves no metadata.json. Tensors
+load in any other cut. Objects are bytes as torch.save writes them.
 """
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Save(AsyncSaveShardedStrategy):
 
 
 def _check(wanted: List[Any], reader: Reader) -> None:
-    """What does not fit is told at once: the first ten, with their shapes."""
+    """Raises the first ten mismatches, with their shapes."""
     lines = []
     for value in wanted:
         if isinstance(value, ShardedObject):

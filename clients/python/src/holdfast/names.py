@@ -164,7 +164,7 @@ def to_halves(rows: Any, head_dim: int) -> Any:
 
 
 def to_pairs(rows: Any, head_dim: int) -> Any:
-    """What to_halves() was given.
+    """The argument of to_halves().
 
     >>> to_pairs(numpy.array([0, 2, 4, 1, 3, 5])[:, None], 6)[:, 0].tolist()
     [0, 1, 2, 3, 4, 5]

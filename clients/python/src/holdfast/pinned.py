@@ -1,9 +1,9 @@
-"""pinned - the way of a tensor on a CUDA device into ckptd's memory: two page-locked buffers.
+"""pinned - copies a tensor on a CUDA device into ckptd's memory by two page-locked buffers.
 
-The driver copies into memory that is not page-locked, as ckptd's is to this process, piece by piece
-through buffers of its own, and holds the thread meanwhile. Here a stream of its own fills one
+ckptd's memory is not page-locked for this process. The driver copies into such memory piece by
+piece through internal buffers, and blocks the thread meanwhile. Here a separate stream fills one
 buffer while the thread empties the other. A client allocates both at its first such save, keeps
-them between saves, and drops them when it is closed. Simulated (tests/interop/dcp.py): no GPU ran
+them between saves, and frees them when it is closed. Simulated (tests/interop/dcp.py): no GPU ran
 or timed it.
 """
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """safetensors_files - directories of safetensors of any names, to and from checkpoints:
 `python -m holdfast from-safetensors DIR RUN@STEP` and `to-safetensors RUN@STEP DIR`.
 
-A directory is *.safetensors, whatever wrote them: Hugging Face, torchtitan, or DCP's
+A directory has *.safetensors of any program: Hugging Face, torchtitan, or DCP's
 HuggingFaceStorageWriter, whose files hold boxes of tensors (DCP_SHARDING_INFO). Names, types and
-bits stay. Tensors that a checkpoint stores as boxes are whole in what is written; bytes objects are
-no tensors, and stay behind. Memory does not grow with the checkpoint: a tensor goes in pieces.
+bits stay. Tensors that a checkpoint stores as boxes are written whole; bytes objects are no
+tensors, and are left out. Memory does not grow with the checkpoint: a tensor is copied in pieces.
 
-With weights_only the optimizer's tensors stay behind, and what Hugging Face's Trainer saved
+With weights_only the optimizer's tensors are left out, and a save of Hugging Face's Trainer
 (transformers.py) becomes the folder of its model: names without the Trainer's "model.",
 config.json, generation_config.json, the tokenizer's files.
 """
@@ -28,7 +28,7 @@ from .client import Client
 from .dcp_files import Numbers
 from .errors import CorruptError, ExistsError, InvalidError, NotFoundError
 
-HEADER_BYTES_MAX = 100 << 20  # as safetensors itself has it
+HEADER_BYTES_MAX = 100 << 20  # the limit of safetensors itself
 FILE_BYTES = 5_000_000_000
 INDEX = "model.safetensors.index.json"
 
@@ -57,7 +57,7 @@ class _Box:
 
 
 def _read(path: str) -> Dict[str, _Box]:
-    """What a file holds, checked against its size."""
+    """The contents of a file, checked against its size."""
     length = os.path.getsize(path)
     with open(path, "rb") as file:
         head = int.from_bytes(file.read(8), "little")
@@ -133,7 +133,7 @@ _TORCH_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 @dataclasses.dataclass
 class _Out:
-    """A tensor as it goes out."""
+    """A tensor in the output."""
 
     stored: sharded.Stored
     dtype: str
@@ -144,7 +144,7 @@ class _Out:
 
 
 def _weight_names(checkpoint: Checkpoint, names: List[str]) -> Tuple[Dict[str, str], bool]:
-    """Of the weights: the name that each goes out with; and are those a Trainer's?"""
+    """The output name of each weight; and whether they are a Trainer's."""
     _, abouts = sharded.read_objects(checkpoint._client, checkpoint.metadata)
     paths = sharded.paths_of(abouts)
     model = {name: ".".join(paths[name][1:]) for name in names
@@ -202,7 +202,7 @@ def _write(path: str, names: List[str], tensors: Mapping[str, _Out], checkpoint:
 
 
 def _write_rest(checkpoint: Checkpoint, folder: str, tensors: Mapping[str, _Out]) -> List[str]:
-    """What a model's folder has beside its weights; config.json is the last."""
+    """Writes a model's files beside its weights; config.json is the last."""
     files = {name[len(FOLDER_OBJECTS):]: checkpoint.object(name) for name in checkpoint.objects
              if name.startswith(FOLDER_OBJECTS)}
     config = (checkpoint.metadata.config or {}).get("hf")
@@ -223,8 +223,8 @@ def _write_rest(checkpoint: Checkpoint, folder: str, tensors: Mapping[str, _Out]
 def to_safetensors(checkpoint: Checkpoint, folder: str, with_bar: bool = False,
                    file_bytes: int = FILE_BYTES, weights_only: bool = False,
                    dtype: str = "keep") -> convert.Done:
-    """Writes a checkpoint as files of at most `file_bytes`, and the index of several, which comes
-    last. `dtype`: "bf16", "fp16" or "fp32" for floats of 16 and 32 bits, to nearest even."""
+    """Writes a checkpoint as files of at most `file_bytes`, and last the index of several files.
+    `dtype`: "bf16", "fp16" or "fp32" for floats of 16 and 32 bits, to nearest even."""
     if glob.glob(os.path.join(glob.escape(folder), "*.safetensors*")):
         raise ExistsError(f"{folder} has safetensors already", "name another directory")
     os.makedirs(folder, exist_ok=True)

@@ -1,15 +1,16 @@
-"""saving - what becomes of the saves of a session: the part of holdfast.dcp.Session without torch.
+"""saving - handles the saves of a session and their failures: the part of holdfast.dcp.Session
+without torch.
 
-A save that fails is logged and training goes on, but not always:
+A save that fails is logged and training continues, with exceptions:
 
- - one that can never succeed (errors.is_final) raises, whatever on_failure says;
+ - one that can never succeed (errors.is_final) raises, for any on_failure;
  - on_failure="raise" raises;
- - max_failures failed saves in a row raise. Saves count in the order that they began in; one that
-   is copied counts when it is known whether it became durable. A step that ckptd has already is not
-   saved again, and does not count.
+ - max_failures failed saves in a row raise. Saves count in the order of their begin; a copied one
+   counts when its outcome is known. A step that ckptd has already is not saved again, and does not
+   count.
 
-An exception of a save in a thread lies in its future. The next save raises it too, or close()
-does, unless a caller has asked that future for it. A save that `files` kept has not failed.
+An exception of a save in a thread is in its future. The next save raises it, too, or close() does,
+unless a caller has got it from that future. A save that `files` kept has not failed.
 """
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ TO_FILES = (UnavailableError, TimeoutError, SpaceError, StorageError)
 
 
 class Outcome(enum.IntEnum):
-    """Of a save: the worst of all ranks counts. FILES: it goes to the files of `fallback`."""
+    """Of a save: the worst of all ranks counts. FILES: it is written to the `fallback` files."""
     SAVED, FILES, LOST = 0, 1, 2
 
 
 class Told(Future):  # type: ignore[type-arg]
-    """A future of a session. Who asks it takes its exception off the list `unseen`, from which the
-    session would raise it."""
+    """A future of a session. Getting its exception removes it from the list `unseen`, from which
+    the session raises exceptions."""
 
     def __init__(self, unseen: List[BaseException]) -> None:
         super().__init__()
@@ -61,8 +62,8 @@ class Told(Future):  # type: ignore[type-arg]
             self._take_off()
 
     def for_torch(self) -> "Future[Any]":
-        """A future with the same outcome. Who asks it has not seen the exception: DCP does so by
-        itself."""
+        """A future with the same outcome. Getting its exception does not count as seen, because DCP
+        does that by itself."""
         copy: "Future[Any]" = Future()
 
         def give(done: Any) -> None:
@@ -109,7 +110,7 @@ def _lost_elsewhere(step: int) -> HoldfastError:
 
 
 class Saves:
-    """`files` keeps what ckptd does not take: copy(state), save(step, state)."""
+    """`files` keeps saves that ckptd does not accept: copy(state), save(step, state)."""
 
     def __init__(self, run: str, server: Optional[str], saver: Optional[Saver], gather: Gather, *,
                  wait: Optional[str] = "local", timeout: float = 600.0, on_failure: str = "warn",
@@ -134,13 +135,13 @@ class Saves:
         self.raise_unseen()
 
     def rollback(self, step: int) -> None:
-        """Training goes on from this step, from a copy of the program's own: every rank says so.
-        The next save below the last one takes a new attempt, as after a load of that step."""
+        """Training continues from this step, from the program's own copy: every rank calls this.
+        The next save below the last one opens a new attempt, as after a load of that step."""
         note_read(self.server, self.run, step)
 
     def note_last(self) -> None:
-        """The saves that follow are the last of the run, which ends: every rank says so. While
-        ckptd's memory is short they come before the saves of other runs."""
+        """Later saves are the last of the run: every rank calls this. While ckptd's memory is short
+        they get images before the saves of other runs."""
         if self.saver is not None:
             self.saver.client.note_last()
 
@@ -172,8 +173,8 @@ class Saves:
 
     def _outcome_of_all(self, step: int, failed: Optional[HoldfastError],
                         for_files: Tuple[Type[HoldfastError], ...]) -> Outcome:
-        """The worst of all ranks, of which this one failed so, or not; files take errors
-        `for_files`."""
+        """The worst outcome of all ranks, with this rank's error or none; errors in `for_files`
+        lead to files."""
         outcome = Outcome.SAVED
         if failed is not None:
             outcome = Outcome.FILES if isinstance(failed, for_files) else Outcome.LOST
@@ -218,8 +219,8 @@ class Saves:
         return None
 
     def keep_or_finish(self, step: int) -> Outcome:
-        """Waits until the step is durable while all ranks still have its state, which goes to the
-        files if it does not become so."""
+        """Waits until the step is durable while all ranks still have its state; otherwise writes
+        the files."""
         failed = self.wait_for(step)
         outcome = self._outcome_of_all(step, failed, (*TO_FILES, AbortedError))
         if outcome == Outcome.LOST:
@@ -268,8 +269,8 @@ class Saves:
     def copy_later(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,
                    about: Any, result: Any = None, wait_first: Callable[[], None] = lambda: None,
                    ) -> Told:
-        """wait_first(), then save() in the session's thread; gives `result`, or a copy of it that
-        is for files."""
+        """wait_first(), then save() in the session's thread; returns `result`, or a copy of it for
+        files."""
         self.raise_unseen()
 
         def copy() -> Any:
@@ -283,7 +284,7 @@ class Saves:
     def finish_later(self, step: int, staged: "Future[Any]") -> Told:
         """True: the step is durable, or is in the files; False: it was lost, which was logged."""
         def wait() -> bool:
-            copied = Future.result(staged)  # which takes no exception off the list
+            copied = Future.result(staged)  # which removes no exception from the list
             outcome = self.saved.pop(step, Outcome.LOST)
             if outcome == Outcome.SAVED:
                 return self.finish(step) is None

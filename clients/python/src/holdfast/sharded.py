@@ -1,22 +1,22 @@
-"""sharded - what the ranks of one job save together: tensors cut in any way, whole ones, objects.
+"""sharded - saves of the ranks of one job together: tensors cut in any way, whole ones, objects.
 
-The part of holdfast.dcp that knows no torch. Each rank gives what it holds; `gather` is the only
-thing that ranks say to each other here: it hands every rank the list of what all ranks gave.
+The part of holdfast.dcp without torch. Each rank passes its data; `gather` is the only
+communication of ranks here: it gives every rank the list of all ranks' values.
 
 Every save begins with one gather: does a rank have other tensors than last time, objects that no
-longer fit their room, or a checkpoint that it went back to? If so, the ranks tell each other what
-they have, agree on who writes what no mesh splits, take a new attempt, and describe. Then each rank
-copies and ends; nothing waits. A tensor that can never be stored is the same error on every rank.
+longer fit their room, or a checkpoint that it went back to? If so, the ranks exchange descriptions,
+agree on the writers of unsplit data, open a new attempt, and describe. Then each rank copies and
+ends, without waiting. A tensor that can never be stored is the same error on every rank.
 
  - A "shard" may be held by several ranks, and so may a "whole" tensor that has one type and size
-   on all that have it: ckptd takes a tensor from one replica, whole, and tells where the others
-   differ.
- - Of another whole tensor, and of an object, the rank with least to write of those that have it
-   writes it, the lowest when they are equal.
- - Of a tensor a rank may have several boxes; ckptd stores each as a tensor, "NAME@OFFSETS", and
-   puts them together again (clients/ckpt.h, ckpt_describe_arrays).
+   on all that have it: ckptd stores a tensor from one replica, whole, and reports differences of
+   the others.
+ - Another whole tensor, and an object, is written by one of its holders: the rank with the fewest
+   bytes to write, the lowest of equal ones.
+ - A rank may have several boxes of a tensor; ckptd stores each as a tensor, "NAME@OFFSETS", and
+   joins them again (clients/ckpt.h, ckpt_describe_arrays).
  - The objects of a rank are one bytes object, "dcp/RANK": a JSON index, then the bytes.
- - `files`, which do not change while the job runs, are objects of their own, of rank 0.
+ - `files`, which do not change while the job runs, are separate objects, of rank 0.
 """
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _plain(name: str) -> str:
 
 
 def whole_part(name: str, dtype: str, size: Tuple[int, ...], source: Any) -> Part:
-    """A tensor of that name, all of which `source` fills in."""
+    """A tensor of that name, which `source` fills completely."""
     return Part(arrays.stored_name(_plain(name)), dtype, size, (0,) * len(size), size, 0, source,
                 True)
 
@@ -67,8 +67,8 @@ def _given(name: str) -> str:
 
 
 def boxes_of(rows: Sequence[Sequence[int]]) -> List[Tuple[Tuple[int, ...], Tuple[slice, ...]]]:
-    """The boxes that are held of a tensor, given the places on each of its axes in the order that
-    they are held: where each box begins in the whole, and where it lies in what is held.
+    """The boxes of a held part of a tensor, from the indices on each of its axes in held order: the
+    begin of each box in the whole, and its place in the held part.
 
     >>> for offset, inner in boxes_of([[0, 1, 4, 5], [6]]): print(offset, inner)
     (0, 6) (slice(0, 2, None), slice(0, 1, None))
@@ -110,7 +110,7 @@ def unpack(blob: bytes) -> Tuple[Dict[str, bytes], Any]:
         raise CorruptError("the objects of a rank are not what holdfast.dcp writes") from None
 
 
-# ---- who writes what ----
+# ---- writers ----
 
 
 def _owners(held: List[List[Tuple[str, int]]]) -> Dict[str, int]:
@@ -164,7 +164,7 @@ class Saver:
     def save(self, step: int, items: Sequence[Item], objects: Mapping[str, bytes],
              state: Any = None, about: Any = None) -> None:
         """All ranks call it with the same step. It returns when everything is copied; then ckptd
-        commits the step by itself, whatever becomes of the ranks."""
+        commits the step by itself, even if the ranks end."""
         with self._lock:
             signature = _signature(items, objects)
             blob_parts = self._parts(items) if signature == self._signature else None
@@ -180,7 +180,7 @@ class Saver:
             self._signature = signature
 
     def _agrees(self, step: int, fits: bool, unfit: Optional[InvalidError]) -> bool:
-        """Do the ranks take a new attempt? Raises on every rank where one can never save this."""
+        """Do the ranks open a new attempt? Raises on every rank if one can never save this."""
         client = self.client
         answers = self._gather((step, fits, unfit, client.is_rollback(step), client.newest_begun))
         steps, every_fits, errors, rollbacks, newest = zip(*answers)
@@ -194,7 +194,7 @@ class Saver:
         return any(rollbacks) or not all(every_fits)
 
     def _agree(self, items: Sequence[Item], objects: Mapping[str, bytes]) -> None:
-        """Who writes what, and a new attempt."""
+        """Agrees on writers, and opens a new attempt."""
         wholes = [(item.name, _bytes_of(item), (str(item.tensor.dtype), item.size))
                   for item in items if not item.is_shard]
         told = self._gather((wholes, [(name, len(value)) for name, value in objects.items()]))
@@ -206,7 +206,7 @@ class Saver:
         if self.rank == 0:
             try:
                 attempt = self.client.start()
-            except Exception as error:  # told to all, and raised by all
+            except Exception as error:  # sent to all, and raised by all
                 attempt = error
         attempt = self._gather(attempt)[0]
         if isinstance(attempt, Exception):
@@ -231,7 +231,7 @@ class Saver:
             self.client.tell_failed(step, error)
 
     def wait(self, step: int, level: str = "local", timeout: float = 600.0) -> str:
-        """Until the step has that level; of any thread, beside a save."""
+        """Waits until the step has that level; on any thread, also during a save."""
         if self._waiter is None:
             self._waiter = Client(self.client.server, self.run)
             self._waiter_attempt = 0
@@ -264,10 +264,10 @@ def _signature(items: Sequence[Item], objects: Mapping[str, bytes]) -> Any:
 
 @dataclasses.dataclass
 class Stored:
-    """A tensor as it is stored: its boxes, of which each lies in a tensor of its own unless it is
-    the whole. Any part of it loads by its own name."""
+    """A stored tensor: its boxes, each in a separate tensor unless it is the whole. Any part of it
+    loads by its own name."""
 
-    name: str  # as it is stored
+    name: str  # as stored
     dtype: str
     size: Tuple[int, ...]
     boxes: List[Tuple[Tuple[int, ...], Tuple[int, ...]]]  # offset, extent
@@ -281,7 +281,7 @@ class Stored:
 
 
 def tensors_of(metadata: Metadata) -> Dict[str, Stored]:
-    """The tensors of a checkpoint by the names that they were given; pieces put together."""
+    """The tensors of a checkpoint by their original names, with pieces joined."""
     found: Dict[str, Stored] = {}
     for stored, (dtype, shape) in metadata.tensors.items():
         if stored.startswith(arrays.OBJECT):
@@ -304,13 +304,13 @@ def tensors_of(metadata: Metadata) -> Dict[str, Stored]:
 
 
 def paths_of(abouts: Iterable[Any]) -> Dict[str, Tuple[Any, ...]]:
-    """The ways from flat names to the nested state, of what read_objects() gives of all ranks."""
+    """The paths from flat names to the nested state, from the results of read_objects()."""
     return {name: tuple(path) for about in abouts if about
             for name, path in about.get("paths", {}).items()}
 
 
 def read_objects(client: Client, metadata: Metadata) -> Tuple[Dict[str, bytes], List[Any]]:
-    """All objects of a checkpoint, by name, and what the ranks said about theirs."""
+    """All objects of a checkpoint, by name, and the ranks' metadata about theirs."""
     import numpy
 
     buffers, parts = [], []

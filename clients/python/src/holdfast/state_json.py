@@ -2,8 +2,8 @@
 
 JSON has no NaN and no infinity, and ckptd refuses integers beyond 64 bits. These values are stored
 as {"$float": "nan"}, {"$float": "inf"}, {"$float": "-inf"} and {"$int": "18446744073709551616"}. A
-dict of the user that has such a form is stored with one more "$" at its key, which goes again when
-it is read. Tuples become lists, and keys strings, as the module json has it.
+dict of the user with such a form is stored with one more "$" at its key, which a read removes.
+Tuples become lists, and keys strings, as in the module json.
 """
 from __future__ import annotations
 

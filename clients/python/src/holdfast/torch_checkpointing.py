@@ -9,20 +9,19 @@
     manager.load(manager.newest(), into={"model": model.state_dict(), "step": 0})
 
 The interface is torch_checkpointing's (0.1); Saver and Loader are its CheckpointSaver and
-CheckpointLoader, for those who use these. What is different:
+CheckpointLoader. The differences:
 
  - A checkpoint_id ends with a step; the run is the manager's.
  - Tensors are copied once, into ckptd's memory, in a thread if the saver's configuration stages in
-   one. lock() waits for that copy alone, so saves overlap. A save that was copied commits even if
-   every process is killed. The future of a save gives True when it is durable.
- - A save that fails is logged, its future gives False, and training goes on. With
-   on_failure="raise", after max_failures in a row, and where it can never succeed, the future
-   raises.
+   one. lock() waits only for that copy, so saves overlap. A save that was copied commits even if
+   every process is killed. The future of a save returns True when it is durable.
+ - A save that fails is logged, its future returns False, and training continues. With
+   on_failure="raise", after max_failures in a row, and if it can never succeed, the future raises.
  - DTensors load on any mesh, with a resharder or without. The rest of an item is one for all ranks
    if the item has a resharder; if not, each rank has its own, stored under "ITEM_RANK".
- - Python objects are loaded as far as torch.load(weights_only=True) takes them, unless
+ - Python objects are loaded if torch.load(weights_only=True) accepts them, or with
    allow_pickle=True. Names are those of holdfast.dcp, which loads these checkpoints, too.
- - ItemSpec.layout says nothing here, as there are no files; callbacks of the writer are refused.
+ - ItemSpec.layout is ignored, because there are no files; callbacks of the writer are refused.
 """
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ _log = logging.getLogger("holdfast")
 from .saving import MAX_FAILURES
 from .sharded import Item
 
-# The manager that is built on starts no process and no barrier of its own.
+# The base manager starts no process and no barrier.
 _NOTHING = theirs.SyncCheckpointSaverConfig(writer_config=theirs.CheckpointWriterConfig(
     barrier_config=None, write_to_temp_dir=False))
 
@@ -144,7 +143,7 @@ class Saver(theirs.CheckpointSaver):
 
 
 class Loader(theirs.CheckpointLoader):
-    """A CheckpointLoader; any process may load, whatever saved."""
+    """A CheckpointLoader; any process may load, from any saver."""
 
     def __init__(self, run: str, server: Optional[str] = None, rank: int = 0, *,
                  allow_pickle: bool = False) -> None:
@@ -173,11 +172,11 @@ class Loader(theirs.CheckpointLoader):
              else _filled(key, item.value, wanted.found) for key, item in items.items()})
 
 
-# ---- items, and the names of what they hold: those that DCP gives ----
+# ---- items, and the names of their values, as in DCP ----
 
 
 def _children(name: str, value: Any) -> Optional[List[Tuple[str, Any, Any]]]:
-    """(name, key, value) of what a container holds; None: it is stored as one."""
+    """(name, key, value) of each member of a container; None: it is stored as one value."""
     if isinstance(value, Mapping) and value and all(type(key) in (str, int) for key in value):
         return [(f"{name}.{dcp._key(key, True)}", key, inner) for key, inner in value.items()]
     if isinstance(value, (list, tuple)) and _is_nested(value):
@@ -226,7 +225,7 @@ def _own_name(name: str, key: str, rank: int) -> str:
 
 
 def _held(items: Mapping[str, Any], rank: int, world_size: int) -> Any:
-    """What Session.save takes: items, objects, state, and the ways to them."""
+    """The arguments of Session.save: items, objects, state, and their paths."""
     found: List[Item] = []
     objects: Dict[str, bytes] = {}
     paths: Dict[str, Any] = {}
@@ -249,7 +248,7 @@ def _held(items: Mapping[str, Any], rank: int, world_size: int) -> Any:
 
 
 class _Wanted:
-    """What a load is to fill, by name, and what came of it."""
+    """The targets of a load, by name, and their results."""
 
     def __init__(self, reader: dcp.Reader, rank: int) -> None:
         self.reader, self.rank = reader, rank

@@ -2,14 +2,14 @@
 
     checkpoint=HoldfastManager.Config(run="llama", interval=500)
 
-The manager is torchtitan's own (0.3.0 and newer) with another place for its states: what is saved,
-when, and how a run begins stay torchtitan's. A run that ckptd does not have begins as torchtitan
-begins one: from checkpoint.folder, initial_load_path, or Hugging Face's weights. ckptd's rules
-remove old checkpoints, so keep_latest_k does nothing; checkpoint.folder is only read.
+The manager is torchtitan's own (0.3.0 and newer) with another place for its states; the contents
+and times of saves, and the begin of a run, stay torchtitan's. A run that ckptd does not have begins
+from checkpoint.folder, initial_load_path, or Hugging Face's weights. ckptd's rules remove old
+checkpoints, so keep_latest_k does nothing; checkpoint.folder is only read.
 
 async_mode: "async_with_pinned_mem" copies during the next step, and the optimizer waits for the
-copy; "async" copies before training goes on; "disabled" waits until the save is durable. A save
-that fails is logged, and training goes on; max_failures in a row end it.
+copy; "async" copies before training continues; "disabled" waits until the save is durable. A save
+that fails is logged, and training continues; max_failures in a row end it.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .saving import MAX_FAILURES
 
 
 class HoldfastManager(CheckpointManager):
-    """What torchtitan's Trainer calls: load, save, maybe_wait_for_staging, close."""
+    """The interface of torchtitan's Trainer: load, save, maybe_wait_for_staging, close."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(CheckpointManager.Config):
@@ -77,7 +77,7 @@ class HoldfastManager(CheckpointManager):
     def _save(self, curr_step: int, last_step: bool = False) -> bool:
         if not self._should_save(curr_step, last_step):
             return False
-        self._maybe_wait_for_staging()  # the states that are asked for next share its storage
+        self._maybe_wait_for_staging()  # the states requested next share its storage
         if last_step:
             assert self._session is not None
             self._session.note_last()

@@ -4,9 +4,9 @@
     holdfast.torchtitan_0_2.patch(run="llama")
 
 torchtitan 0.2 has no place for another checkpoint manager (0.3 has: holdfast.torchtitan). So its
-CheckpointManager gets other methods for load, dcp_save and close; what is saved and when stays its
-own. Any other version is refused. A run that ckptd does not have begins as torchtitan begins one.
-What goes to Hugging Face's form, and fault tolerance's own files, are written as before.
+CheckpointManager gets other methods for load, dcp_save and close; the contents and times of saves
+stay its own. Any other version is refused. A run that ckptd does not have begins as in torchtitan.
+Saves in Hugging Face's form, and fault tolerance's own files, are written as before.
 """
 from __future__ import annotations
 

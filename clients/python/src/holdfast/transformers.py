@@ -8,18 +8,18 @@ Each `every` steps, at the last step, and wherever the Trainer saves by itself, 
 optimizer, the schedule, the Trainer's state and the random states of all processes go to ckptd in
 one commit: from one process, DDP, FSDP 1 or 2, each of which saves its part.
 
-folder() is what the Trainer resumes from: the newest checkpoint (or `step`), whose small parts lie
-in a temporary directory that goes when training ends. The Trainer then finds its step, its place in
-the data and the random states by itself, also after kill -9. Weights, moments and the schedule it
-is given where it would have read them from files: each process loads its slices from ckptd, also
-where another number of processes saved them.
+The Trainer resumes from folder(): the newest checkpoint (or `step`), whose small parts are in a
+temporary directory that is removed when training ends. The Trainer then finds its step, its
+position in the data and the random states by itself, also after kill -9. Instead of reading
+weights, moments and the schedule from files, each process loads its slices from ckptd, also if
+another number of processes saved them.
 
-The model's config.json goes along, and what its tokenizer and its generation_config would save:
-`ckpt-cli export --format safetensors-folder --weights-only` makes of any step the folder that
-from_pretrained() takes.
+The model's config.json is saved, too, and the files of its tokenizer and its generation_config:
+`ckpt-cli export --format safetensors-folder --weights-only` makes a folder for from_pretrained()
+from any step.
 
-How far into the Trainer this reaches: folder() replaces _load_from_checkpoint and
-_load_optimizer_and_scheduler of the one Trainer, for the one folder.
+Changes to the Trainer: folder() replaces _load_from_checkpoint and _load_optimizer_and_scheduler of
+the one Trainer, for the one folder.
 """
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _random_states() -> str:
     states: Dict[str, Any] = {"python": random.getstate(), "numpy": numpy.random.get_state(),
                               "cpu": torch.random.get_rng_state()}
     if torch.cuda.is_available():
-        each = torch.distributed.is_initialized()  # as the Trainer has it
+        each = torch.distributed.is_initialized()  # as in the Trainer
         states["cuda"] = (torch.cuda.random.get_rng_state_all() if each
                           else torch.cuda.random.get_rng_state())
     raw = io.BytesIO()
@@ -68,7 +68,7 @@ def _tokenizer_of(of: Mapping[str, Any]) -> Any:
 
 
 def _folder_files(model: Any, tokenizer: Any) -> Dict[str, bytes]:
-    """What save_pretrained() would leave beside the weights."""
+    """The files of save_pretrained() beside the weights."""
     inner = getattr(model, "module", model)
     config: Any = copy.deepcopy(getattr(inner, "config", None))
     if hasattr(config, "architectures"):
@@ -118,8 +118,8 @@ class HoldfastCallback(TrainerCallback):
         return self._session
 
     def folder(self, trainer: Any, step: Optional[int] = None) -> Optional[str]:
-        """For resume_from_checkpoint of that Trainer, asked for by every process; None: the run has
-        no checkpoint."""
+        """For resume_from_checkpoint of that Trainer; every process calls it. None: the run has no
+        checkpoint."""
         session = self._open(trainer.model, _tokenizer_of(vars(trainer)))
         found = session.find(step)
         if found is None and step is None:
@@ -127,7 +127,7 @@ class HoldfastCallback(TrainerCallback):
         name = str(session.rank)
         small: Dict[str, Any] = {"trainer": ""}
         if f"random.{name}" in session.reader(found).read_metadata().state_dict_metadata:
-            small["random"] = {name: ""}  # else more processes go on than there were
+            small["random"] = {name: ""}  # otherwise more processes continue than there were
         dcp.load(small, session, found)
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-")
         path = self._folder.name
