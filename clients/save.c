@@ -418,7 +418,7 @@ int ckpt_save_copy(struct ckpt_save *save, uint32_t index)
 
 /* ---- replicas.c ---- */
 
-static int tell_remote(struct ckpt_save *save, uint64_t *words, size_t count)
+static int send_remote_replicas(struct ckpt_save *save, uint64_t *words, size_t count)
 {
     struct ckpt *ckpt = save->ckpt;
     Holdfast__V1__TellReplicasRequest request = HOLDFAST__V1__TELL_REPLICAS_REQUEST__INIT;
@@ -435,7 +435,7 @@ static int send_replicas(struct ckpt_save *save)
     uint64_t *words = (uint64_t *)ckpt->replica_digests;
     size_t count = (size_t)REPLICA_WORDS * ckpt->num_replicas;
     if (count > 0 && ckpt->remote != NULL)
-        return tell_remote(save, words, count);
+        return send_remote_replicas(save, words, count);
     for (size_t i = 0; i < count; i += 2)
         ERR_TRY(push_entry(save, &(struct arena_entry){.kind = ARENA_ENTRY_REPLICA,
                                                        .image = save->image,

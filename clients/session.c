@@ -352,7 +352,7 @@ int session_hello(struct ckpt *ckpt, uint32_t timeout_ms)
     return error;
 }
 
-static int take_image_size(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
+static int read_image_size(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
 {
     uint64_t need =
         reply->image_bytes / ckpt->segment_bytes +
@@ -385,7 +385,7 @@ static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *r
     ckpt->boot_id = reply->boot_id;
     ckpt->takes_digests = reply->takes_digests && !remote_is(ckpt);
     ckpt->mapped_bytes = ckpt->segment_bytes = reply->segment_bytes;
-    int error = take_image_size(ckpt, reply);
+    int error = read_image_size(ckpt, reply);
     if (error == 0)
         error = session_items_read(ckpt, reply);
     if (error == 0)

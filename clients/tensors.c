@@ -178,7 +178,7 @@ static int compare_items(const void *left, const void *right)
     return (a->image_byte > b->image_byte) - (a->image_byte < b->image_byte);
 }
 
-static int take_item(struct session_item *out, const struct session_tensors *tensors,
+static int read_item(struct session_item *out, const struct session_tensors *tensors,
                      const Holdfast__V1__ImageItem *item, uint64_t image_bytes)
 {
     uint64_t size = 0;
@@ -254,7 +254,7 @@ int session_items_read(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *rep
     if (ckpt->items == NULL || ckpt->first_item == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %zu places", reply->n_items);
     for (size_t i = 0; i < reply->n_items && error == 0; i++)
-        error = take_item(&ckpt->items[i], &ckpt->tensors, reply->items[i], reply->image_bytes);
+        error = read_item(&ckpt->items[i], &ckpt->tensors, reply->items[i], reply->image_bytes);
     if (error != 0)
         return error;
     ckpt->num_items = (uint32_t)reply->n_items;

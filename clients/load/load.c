@@ -40,7 +40,7 @@
 
 /* ---- the plan ---- */
 
-static bool take_box(struct box *out, uint32_t dims, size_t num_offset, const uint64_t *offset,
+static bool read_box(struct box *out, uint32_t dims, size_t num_offset, const uint64_t *offset,
                      size_t num_extent, const uint64_t *extent)
 {
     if (num_offset != dims || num_extent != dims)
@@ -92,9 +92,9 @@ static int read_item(struct load_item *out, const struct load *load,
     memcpy(whole.extent, wanted->tensor.shape, sizeof whole.extent);
     uint32_t dims = wanted->tensor.dims;
     bool valid =
-        take_box(&out->saved, dims, item->n_saved_offset, item->saved_offset, item->n_saved_extent,
+        read_box(&out->saved, dims, item->n_saved_offset, item->saved_offset, item->n_saved_extent,
                  item->saved_extent) &&
-        take_box(&out->part, dims, item->n_offset, item->offset, item->n_extent, item->extent) &&
+        read_box(&out->part, dims, item->n_offset, item->offset, item->n_extent, item->extent) &&
         box_inside(&out->saved, &whole, dims) && box_inside(&out->part, &out->saved, dims) &&
         box_inside(&out->part, &wanted->box, dims) && fits(load, out, UINT64_MAX);
     return valid ? 0 : fail_place(item->shard);

@@ -70,7 +70,7 @@ static uint64_t copy_block(const struct shard_view *view, uint64_t at, uint64_t 
                : checksum_block_beside(to, bytes, view->identity, block, copy_piece, &copy);
 }
 
-static int tell_change(struct load *load, const struct shard_view *view, const char *what)
+static int report_change(struct load *load, const struct shard_view *view, const char *what)
 {
     load->from_file = true;
     return report_error(ERR_CORRUPT, "load again",
@@ -80,7 +80,7 @@ static int tell_change(struct load *load, const struct shard_view *view, const c
 
 /* ---- the table ---- */
 
-static int take_table(struct load *load, struct shard_view *view)
+static int read_table(struct load *load, struct shard_view *view)
 {
     uint64_t blocks = (view->table_start + CHECKSUM_BLOCK_BYTES - 1) / CHECKSUM_BLOCK_BYTES;
     uint64_t bytes = view->length - view->table_start;
@@ -99,7 +99,7 @@ static int take_table(struct load *load, struct shard_view *view)
         memcpy(view->table, view->data + at, bytes);
     return checksum_bytes(view->table, bytes) == view->table_hash
                ? 0
-               : tell_change(load, view, "the checksum table");
+               : report_change(load, view, "the checksum table");
 }
 
 int load_check(struct shard_view *out, struct load *load, struct shard_view *view, uint64_t at,
@@ -108,7 +108,7 @@ int load_check(struct shard_view *out, struct load *load, struct shard_view *vie
     uint64_t start = at / CHECKSUM_BLOCK_BYTES * CHECKSUM_BLOCK_BYTES, bytes = 0;
     ERR_TRY(make_room(load));
     if (view->table == NULL)
-        ERR_TRY(take_table(load, view));
+        ERR_TRY(read_table(load, view));
     if (at < view->start || at >= view->table_start)
         return report_error(ERR_CORRUPT, NULL, "byte %llu of a shard is no tensor data",
                             (unsigned long long)at);
@@ -122,7 +122,7 @@ int load_check(struct shard_view *out, struct load *load, struct shard_view *vie
         uint64_t now = bytes - done < CHECKSUM_BLOCK_BYTES ? bytes - done : CHECKSUM_BLOCK_BYTES;
         uint64_t sum = copy_block(view, start + done, now, load->room + done);
         if (sum != shard_table_entry(view->table, (start + done) / CHECKSUM_BLOCK_BYTES))
-            return tell_change(load, view, "a block");
+            return report_change(load, view, "a block");
     }
     *out = (struct shard_view){
         .data = load->room, .start = start, .bytes = bytes, .from = at, .length = view->length};

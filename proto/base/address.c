@@ -39,7 +39,7 @@ static bool is_port(const char *text)
 }
 
 /* Copies the host before `end`. An IPv6 address contains colons, so it is in brackets. */
-static bool take_host(char *out, size_t size, const char *text, const char *end)
+static bool copy_host(char *out, size_t size, const char *text, const char *end)
 {
     bool has_brackets = text[0] == '[';
     if (has_brackets && (end - text < 3 || end[-1] != ']'))
@@ -59,7 +59,7 @@ int address_parse(struct address *out, const char *text)
         return parse_unix(out, text + strlen(SCHEME));
     const char *colon = strrchr(text, ':');
     *out = (struct address){.kind = ADDRESS_TLS};
-    if (!colon || !is_port(colon + 1) || !take_host(out->host, sizeof out->host, text, colon))
+    if (!colon || !is_port(colon + 1) || !copy_host(out->host, sizeof out->host, text, colon))
         return report_error(ERR_INVALID, "give unix:/PATH, or HOST:PORT",
                             "'%s' is no address of a ckptd", text);
     snprintf(out->port, sizeof out->port, "%s", colon + 1);

@@ -223,7 +223,7 @@ void stacks_start(void)
     is_started = true;
 }
 
-static struct member *take_member(void)
+static struct member *claim_member(void)
 {
     for (size_t i = 0; i < MEMBERS_MAX; i++) {
         int none = 0;
@@ -258,7 +258,7 @@ void stacks_join(int rank)
 {
     if (!is_started)
         return;
-    struct member *member = mine != NULL ? mine : take_member();
+    struct member *member = mine != NULL ? mine : claim_member();
     if (member == NULL)
         return;
     member->rank = rank;

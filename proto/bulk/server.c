@@ -425,7 +425,7 @@ static bool start_connection(struct connection *connection)
     return started;
 }
 
-static void take_in(struct bulk_server *server, int fd, const char *from)
+static void accept_connection(struct bulk_server *server, int fd, const char *from)
 {
     struct connection *connection = calloc(1, sizeof *connection);
     pthread_mutex_lock(&server->mutex);
@@ -482,7 +482,7 @@ static void accept_one(struct bulk_server *server)
         return;
     getnameinfo((struct sockaddr *)&address, size, from, sizeof from, NULL, 0, NI_NUMERICHOST);
     if (address_may_cost(server, from, RPC_COST_CONNECTION))
-        take_in(server, fd, from);
+        accept_connection(server, fd, from);
     else
         refuse_costly(server, fd, from);
 }

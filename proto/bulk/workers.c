@@ -284,7 +284,7 @@ static int receive_blocks(struct worker *worker, struct job *job, struct bulk_an
     }
 }
 
-static int take_answer(struct worker *worker, struct job *job, struct bulk_answer *answer)
+static int read_answer(struct worker *worker, struct job *job, struct bulk_answer *answer)
 {
     if (job->request.verb == BULK_GET)
         return receive_blocks(worker, job, answer);
@@ -332,7 +332,7 @@ static int receive_oldest(struct worker *worker)
 {
     struct job *job = worker->first;
     struct bulk_answer answer;
-    int error = take_answer(worker, job, &answer);
+    int error = read_answer(worker, job, &answer);
     if (error == ERR_CORRUPT && job->num_damaged >= DAMAGED_MAX) {
         finish_oldest(worker,
                       error); /* and the connection ends: the rest of the run is under way */

@@ -269,7 +269,7 @@ static void close_all(const int *fds, uint32_t count)
 
 /* Appends the descriptors of one message to fds; those beyond ARENA_FDS_MAX are closed and counted.
  */
-static void take_fds(int *fds, uint32_t *count, struct msghdr *message)
+static void append_fds(int *fds, uint32_t *count, struct msghdr *message)
 {
     for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header;
          header = CMSG_NXTHDR(message, header)) {
@@ -306,7 +306,7 @@ static int receive_message(int socket, struct arena_reply *out, int *fds, uint32
         if (n < 0)
             return report_errno(ERR_UNAVAILABLE, "could not receive descriptors",
                                 "recvmsg on the arena socket");
-        take_fds(fds, num_fds, &message);
+        append_fds(fds, num_fds, &message);
         /* The control buffer has room for ARENA_FDS_MAX: a missing descriptor got no number in this
          * process. */
         if ((message.msg_flags & MSG_CTRUNC) && *num_fds < ARENA_FDS_MAX)

@@ -76,7 +76,7 @@ static void close_stream(struct rpc_frames *frames, uint32_t id)
     *stream = frames->open[--frames->num_open];
 }
 
-static void take_data(struct rpc_frames *frames, const struct frame *frame)
+static void handle_data(struct rpc_frames *frames, const struct frame *frame)
 {
     struct rpc_stream *stream = find_stream(frames, frame->stream);
     if (!stream)
@@ -110,7 +110,7 @@ static const char *handle_frame(struct rpc_frames *frames, const struct frame *f
     if (frame->type == FRAME_RESET)
         close_stream(frames, frame->stream);
     if (frame->type == FRAME_DATA)
-        take_data(frames, frame);
+        handle_data(frames, frame);
     if (frame->type == FRAME_HEADERS && frame->stream > frames->last_stream &&
         frames->num_open == RPC_STREAMS_OPEN_MAX)
         return "it opened too many streams";

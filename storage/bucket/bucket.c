@@ -277,7 +277,7 @@ static void bucket_close(struct storage *storage)
     free(bucket);
 }
 
-static int take_settings(struct bucket *bucket, const struct storage_options *options)
+static int copy_settings(struct bucket *bucket, const struct storage_options *options)
 {
     struct storage_bucket *settings = &bucket->settings;
     if (options->bucket == NULL)
@@ -330,7 +330,7 @@ static int bucket_open(struct storage **out, const char *where,
     pthread_mutex_init(&bucket->left_mutex, NULL);
     int error = parse_name(bucket, where);
     if (error == 0)
-        error = take_settings(bucket, options);
+        error = copy_settings(bucket, options);
     if (error == 0)
         error = find_server(bucket);
     bucket->base.num_at_once = (uint32_t)bucket->settings.connections;

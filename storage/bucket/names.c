@@ -306,7 +306,7 @@ static int visit_key(struct page *page, bool is_dir)
     return name[0] == '\0' ? 0 : page->visit(page->user, &entry);
 }
 
-static int take_listed(void *user, const char *path, const char *text)
+static int read_listed(void *user, const char *path, const char *text)
 {
     struct page *page = user;
     static const char root[] = "ListBucketResult/";
@@ -335,7 +335,7 @@ static int take_listed(void *user, const char *path, const char *text)
     return 0;
 }
 
-static int ask_for_page(struct s3_call *call, struct page *page, bool is_deep)
+static int build_page_request(struct s3_call *call, struct page *page, bool is_deep)
 {
     int error = 0;
     *call = (struct s3_call){.method = "GET", .answers_xml = true};
@@ -357,12 +357,12 @@ static int ask_for_page(struct s3_call *call, struct page *page, bool is_deep)
 static int list_page(struct bucket *bucket, struct page *page, bool is_deep)
 {
     struct s3_call call;
-    ERR_TRY(ask_for_page(&call, page, is_deep));
+    ERR_TRY(build_page_request(&call, page, is_deep));
     page->next[0] = '\0';
     page->is_told = page->is_truncated = false;
     int error = s3_perform(bucket, &call);
     if (error == 0)
-        error = xml_read(call.http.text, call.http.text_bytes, take_listed, page);
+        error = xml_read(call.http.text, call.http.text_bytes, read_listed, page);
     s3_call_free(&call);
     if (error == 0 && (!page->is_told || (page->is_truncated && page->next[0] == '\0')))
         error = report_error(ERR_CORRUPT, NULL,

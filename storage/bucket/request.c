@@ -336,7 +336,7 @@ struct error_text {
     bool is_error;
 };
 
-static int take_error(void *user, const char *path, const char *text)
+static int read_error(void *user, const char *path, const char *text)
 {
     struct error_text *out = user;
     out->is_error = out->is_error || strcmp(path, "Error") == 0;
@@ -400,7 +400,7 @@ static enum verdict classify_response(const struct bucket *bucket, struct s3_cal
     bool is_good = http->status >= 200 && http->status < 300;
     bool is_data = is_good && !call->answers_xml && strcmp(call->method, "GET") == 0;
     int error = http->text != NULL && !is_data
-                    ? xml_read(http->text, http->text_bytes, take_error, &text)
+                    ? xml_read(http->text, http->text_bytes, read_error, &text)
                     : 0;
     if (is_good && error == 0)
         error = check_good(call, &text);

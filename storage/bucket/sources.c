@@ -27,7 +27,7 @@
 #define STALL_S 10
 #define INSTANCE_TOKEN_SECONDS "21600"
 
-static void take_text(char *out, size_t size, const char *text, size_t bytes)
+static void copy_text(char *out, size_t size, const char *text, size_t bytes)
 {
     snprintf(out, size, "%.*s", (int)bytes, text);
 }
@@ -61,7 +61,7 @@ static void move_value(char *out, size_t size, const char *name)
     char *value = getenv(name);
     if (value == NULL || value[0] == '\0')
         return;
-    take_text(out, size, value, strlen(value));
+    copy_text(out, size, value, strlen(value));
     explicit_bzero(value, strlen(value));
     unsetenv(name);
 }
@@ -114,7 +114,7 @@ static char *trim(char *text)
     return text;
 }
 
-static void take_setting(struct keys *out, char *line)
+static void read_setting(struct keys *out, char *line)
 {
     char *equals = strchr(line, '=');
     if (equals == NULL)
@@ -122,11 +122,11 @@ static void take_setting(struct keys *out, char *line)
     *equals = '\0';
     const char *name = trim(line), *value = trim(equals + 1);
     if (strcmp(name, "aws_access_key_id") == 0)
-        take_text(out->access_key, sizeof out->access_key, value, strlen(value));
+        copy_text(out->access_key, sizeof out->access_key, value, strlen(value));
     else if (strcmp(name, "aws_secret_access_key") == 0)
-        take_text(out->secret_key, sizeof out->secret_key, value, strlen(value));
+        copy_text(out->secret_key, sizeof out->secret_key, value, strlen(value));
     else if (strcmp(name, "aws_session_token") == 0)
-        take_text(out->token, sizeof out->token, value, strlen(value));
+        copy_text(out->token, sizeof out->token, value, strlen(value));
 }
 
 /* Parses lines of "[section]" and "name = value". */
@@ -140,7 +140,7 @@ static void read_section(struct keys *out, char *text, const char *section)
             line[length - 1] = '\0';
             is_in = strcmp(trim(line + 1), section) == 0;
         } else if (is_in && line[0] != '#' && line[0] != ';') {
-            take_setting(out, line);
+            read_setting(out, line);
         }
     }
 }
@@ -172,7 +172,7 @@ static int read_shared_file(struct keys *out, const struct storage_bucket *setti
 
 /* ---- web identity ---- */
 
-static int take_assumed(void *user, const char *path, const char *text)
+static int read_assumed(void *user, const char *path, const char *text)
 {
     struct keys *out = user;
     const char *name = strstr(path, "/Credentials/");
@@ -180,11 +180,11 @@ static int take_assumed(void *user, const char *path, const char *text)
         return 0;
     name += strlen("/Credentials/");
     if (strcmp(name, "AccessKeyId") == 0)
-        take_text(out->access_key, sizeof out->access_key, text, strlen(text));
+        copy_text(out->access_key, sizeof out->access_key, text, strlen(text));
     else if (strcmp(name, "SecretAccessKey") == 0)
-        take_text(out->secret_key, sizeof out->secret_key, text, strlen(text));
+        copy_text(out->secret_key, sizeof out->secret_key, text, strlen(text));
     else if (strcmp(name, "SessionToken") == 0)
-        take_text(out->token, sizeof out->token, text, strlen(text));
+        copy_text(out->token, sizeof out->token, text, strlen(text));
     else if (strcmp(name, "Expiration") == 0)
         out->expires_s = end_of(text);
     return 0;
@@ -235,7 +235,7 @@ static int assume_role(struct keys *out, const struct storage_bucket *settings, 
                              .num_send = 1};
     int error = perform_request(&call, settings, "token");
     if (error == 0)
-        error = xml_read(call.text ? call.text : "", call.text_bytes, take_assumed, out);
+        error = xml_read(call.text ? call.text : "", call.text_bytes, read_assumed, out);
     http_call_free(&call);
     return error == 0 && !has_both(out)
                ? report_error(ERR_DENIED, NULL, "the token service gave no keys")
@@ -276,10 +276,10 @@ static void copy_member(char *out, size_t size, const char *json, const char *na
     at += strlen(quoted);
     at += strspn(at, " \t\r\n:");
     if (*at == '"')
-        take_text(out, size, at + 1, strcspn(at + 1, "\"\\"));
+        copy_text(out, size, at + 1, strcspn(at + 1, "\"\\"));
 }
 
-static int take_role(struct keys *out, const struct http_call *call)
+static int read_role(struct keys *out, const struct http_call *call)
 {
     char expires[64] = "";
     const char *json = call->text != NULL ? call->text : "";
@@ -311,13 +311,13 @@ static int read_instance(struct keys *out, const struct storage_bucket *settings
     if (error == 0)
         error = perform_request(&call, settings, "metadata");
     if (error == 0) {
-        take_text(role, sizeof role, call.text ? call.text : "",
+        copy_text(role, sizeof role, call.text ? call.text : "",
                   strcspn(call.text ? call.text : "", "\r\n"));
         snprintf(url, sizeof url, "%s%s%s", settings->instance_endpoint, path, role);
         error = perform_request(&call, settings, "metadata");
     }
     if (error == 0)
-        error = take_role(out, &call);
+        error = read_role(out, &call);
     http_call_free(&call);
     explicit_bzero(token, sizeof token);
     return error;

@@ -25,7 +25,7 @@ struct id {
     size_t size;
 };
 
-static int take_id(void *user, const char *path, const char *text)
+static int read_id(void *user, const char *path, const char *text)
 {
     const struct id *id = user;
     if (text != NULL && strcmp(path, id->path) == 0)
@@ -45,7 +45,7 @@ int s3_upload_begin(struct bucket *bucket, struct s3_upload *out, const char *ke
     if (error == 0)
         error = s3_perform(bucket, &call);
     if (error == 0)
-        error = xml_read(call.http.text, call.http.text_bytes, take_id, &id);
+        error = xml_read(call.http.text, call.http.text_bytes, read_id, &id);
     if (error == 0 && out->id[0] == '\0')
         error = report_error(ERR_CORRUPT, NULL, "the server began an upload without an id");
     s3_call_free(&call);
@@ -142,7 +142,7 @@ struct uploads {
     bool is_told, is_truncated;
 };
 
-static int take_upload(void *user, const char *path, const char *text)
+static int read_upload(void *user, const char *path, const char *text)
 {
     struct uploads *uploads = user;
     static const char root[] = "ListMultipartUploadsResult/";
@@ -171,7 +171,8 @@ static int take_upload(void *user, const char *path, const char *text)
     return 0;
 }
 
-static int ask_for_uploads(struct s3_call *call, const struct uploads *uploads, const char *prefix)
+static int build_uploads_request(struct s3_call *call, const struct uploads *uploads,
+                                 const char *prefix)
 {
     int error = 0;
     *call = (struct s3_call){.method = "GET", .answers_xml = true};
@@ -187,14 +188,14 @@ static int ask_for_uploads(struct s3_call *call, const struct uploads *uploads, 
 static int list_uploads(struct bucket *bucket, struct uploads *uploads, const char *prefix)
 {
     struct s3_call call;
-    int error = ask_for_uploads(&call, uploads, prefix);
+    int error = build_uploads_request(&call, uploads, prefix);
     uploads->is_told = uploads->is_truncated = false;
     uploads->next_key[0] = uploads->next_id[0] = '\0';
     if (error == 0)
         error = s3_perform(bucket, &call);
     uploads->found.now = call.http.date;
     if (error == 0)
-        error = xml_read(call.http.text, call.http.text_bytes, take_upload, uploads);
+        error = xml_read(call.http.text, call.http.text_bytes, read_upload, uploads);
     s3_call_free(&call);
     if (error == 0 && (!uploads->is_told || (uploads->is_truncated && !uploads->next_key[0])))
         error = report_error(ERR_CORRUPT, NULL,
@@ -281,7 +282,7 @@ struct parts {
     bool is_told, is_truncated;
 };
 
-static int take_part(void *user, const char *path, const char *text)
+static int read_part(void *user, const char *path, const char *text)
 {
     struct parts *parts = user;
     static const char root[] = "ListPartsResult/";
@@ -324,7 +325,7 @@ static int list_parts(struct bucket *bucket, struct parts *parts, const struct s
     if (error == 0)
         error = s3_perform(bucket, &call);
     if (error == 0)
-        error = xml_read(call.http.text, call.http.text_bytes, take_part, parts);
+        error = xml_read(call.http.text, call.http.text_bytes, read_part, parts);
     s3_call_free(&call);
     if (error == 0 && (!parts->is_told || (parts->is_truncated && !parts->next[0])))
         error = report_error(ERR_CORRUPT, NULL, "a list of parts does not say whether it is whole");

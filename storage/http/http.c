@@ -141,7 +141,7 @@ static void copy_value(char out[HTTP_HEADER_BYTES], const char *value, size_t by
     snprintf(out, HTTP_HEADER_BYTES, "%.*s", (int)bytes, value);
 }
 
-static void take_range(struct http_call *call, const char *value)
+static void read_range(struct http_call *call, const char *value)
 {
     unsigned long long start = 0, end = 0, whole = 0;
     if (sscanf(value, "bytes %llu-%llu/%llu", &start, &end, &whole) != 3 || end < start)
@@ -151,7 +151,7 @@ static void take_range(struct http_call *call, const char *value)
     call->whole_length = whole;
 }
 
-static void take_header(struct http_call *call, const char *name, const char *value)
+static void read_header(struct http_call *call, const char *name, const char *value)
 {
     size_t bytes = strlen(value);
     if (strcasecmp(name, "date") == 0)
@@ -161,7 +161,7 @@ static void take_header(struct http_call *call, const char *name, const char *va
     else if (strcasecmp(name, "content-length") == 0)
         call->length = strtoull(value, NULL, 10);
     else if (strcasecmp(name, "content-range") == 0)
-        take_range(call, value);
+        read_range(call, value);
     else if (strcasecmp(name, "etag") == 0)
         copy_value(call->etag, value, bytes);
     else if (strcasecmp(name, "x-amz-meta-holdfast-nonce") == 0)
@@ -194,7 +194,7 @@ static size_t receive_header(char *data, size_t size, size_t count, void *user)
     char *value = colon + 1 + strspn(colon + 1, " \t");
     for (size_t length = strlen(value); length > 0 && value[length - 1] == ' ';)
         value[--length] = '\0';
-    take_header(transfer->call, line, value);
+    read_header(transfer->call, line, value);
     return bytes;
 }
 

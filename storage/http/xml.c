@@ -66,7 +66,7 @@ static void XMLCALL end_element(void *user, const char *name)
     reader->text_bytes = 0;
 }
 
-static void XMLCALL take_text(void *user, const char *text, int bytes)
+static void XMLCALL append_text(void *user, const char *text, int bytes)
 {
     struct reader *reader = user;
     size_t room = TEXT_MAX - reader->text_bytes;
@@ -96,7 +96,7 @@ int xml_read(const char *text, size_t bytes,
     reader->user = user;
     XML_SetUserData(reader->parser, reader);
     XML_SetElementHandler(reader->parser, begin_element, end_element);
-    XML_SetCharacterDataHandler(reader->parser, take_text);
+    XML_SetCharacterDataHandler(reader->parser, append_text);
     XML_SetStartDoctypeDeclHandler(reader->parser, refuse_type);
     bool is_fine = XML_Parse(reader->parser, text, (int)bytes, XML_TRUE) == XML_STATUS_OK;
     int error = reader->error;

@@ -241,7 +241,8 @@ static void fill_part(void *user, uint64_t place, uint64_t count, uint64_t eleme
     filling->error = part.error;
 }
 
-static int take_block(void *user, uint32_t worker, const struct scan_read *read, const void *data)
+static int process_block(void *user, uint32_t worker, const struct scan_read *read,
+                         const void *data)
 {
     struct assembly *assembly = user;
     const struct shard_file *shard = read->file;
@@ -283,7 +284,7 @@ static int take_block(void *user, uint32_t worker, const struct scan_read *read,
     return filling.error;
 }
 
-static int take_damaged(void *user, const struct scan_read *read, int error_number)
+static int process_damaged(void *user, const struct scan_read *read, int error_number)
 {
     const struct assembly *assembly = user;
     uint64_t start, bytes;
@@ -499,8 +500,8 @@ int assembly_run(struct checkpoint *sides, uint32_t num_sides, const struct asse
     CHECK(num_blocks >= 2 && num_sides >= 1 && num_sides <= ASSEMBLY_SIDES_MAX);
     const struct scan_hooks scan_hooks = {.user = &assembly,
                                           .next = next_read,
-                                          .take = take_block,
-                                          .damaged = take_damaged,
+                                          .take = process_block,
+                                          .damaged = process_damaged,
                                           .progress = hooks->progress};
     pthread_mutex_init(&assembly.lock, NULL);
     pthread_cond_init(&assembly.released, NULL);

@@ -52,7 +52,8 @@ static int next_block(void *user, struct scan_read *out)
     return SCAN_READ;
 }
 
-static int take_block(void *user, uint32_t worker, const struct scan_read *read, const void *data)
+static int process_block(void *user, uint32_t worker, const struct scan_read *read,
+                         const void *data)
 {
     struct blocks *blocks = user;
     const struct shard_file *file = read->file;
@@ -75,7 +76,7 @@ static int take_block(void *user, uint32_t worker, const struct scan_read *read,
     return blocks->take != NULL ? blocks->take(blocks->user, read, data) : 0;
 }
 
-static int take_damaged(void *user, const struct scan_read *read, int error_number)
+static int process_damaged(void *user, const struct scan_read *read, int error_number)
 {
     struct blocks *blocks = user;
     return blocks->damaged(blocks->user, read, error_number);
@@ -123,8 +124,8 @@ int blocks_run(struct blocks *blocks)
 {
     const struct scan_hooks hooks = {.user = blocks,
                                      .next = next_block,
-                                     .take = take_block,
-                                     .damaged = take_damaged,
+                                     .take = process_block,
+                                     .damaged = process_damaged,
                                      .progress = blocks->progress};
     struct scan *scan = NULL;
     blocks->shard = blocks->first_shard;

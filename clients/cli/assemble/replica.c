@@ -15,7 +15,7 @@ struct replica {
     uint64_t tail_start, tail_bytes;
 };
 
-static int take_block(void *user, const struct scan_read *read, const void *data)
+static int write_block(void *user, const struct scan_read *read, const void *data)
 {
     struct replica *replica = user;
     uint64_t start, bytes;
@@ -69,7 +69,7 @@ static int write_file(struct replica *replica, uint32_t shard, struct digest **d
                             .progress = progress,
                             .digests = *digests,
                             .user = replica,
-                            .take = take_block,
+                            .take = write_block,
                             .damaged = fail_damaged};
     replica->tail_start = (file->stored.geometry.num_blocks - 1) * CHECKSUM_BLOCK_BYTES;
     replica->tail_bytes = file->stored.geometry.file_bytes - replica->tail_start;

@@ -34,7 +34,7 @@ int cli_reload(const struct cli *cli)
 
 /* ---- attempt ---- */
 
-static int ask_attempt(ProtobufCMessage **out, const struct cli *cli, bool is_dry)
+static int call_attempt(ProtobufCMessage **out, const struct cli *cli, bool is_dry)
 {
     Holdfast__V1__ForceAttemptRequest request = HOLDFAST__V1__FORCE_ATTEMPT_REQUEST__INIT;
     request.run = (char *)(uintptr_t)cli->args[0];
@@ -79,7 +79,7 @@ static void print_attempt(const struct cli *cli, const Holdfast__V1__ForceAttemp
 int cli_attempt(const struct cli *cli)
 {
     ProtobufCMessage *answer = NULL;
-    int error = ask_attempt(&answer, cli, !cli->is_forced || !cli->is_yes);
+    int error = call_attempt(&answer, cli, !cli->is_forced || !cli->is_yes);
     if (error == 0 && cli->is_forced && !cli->is_yes) {
         fprintf(stderr, "Saves that only the other nodes have are lost to the run, and two sides "
                         "of a cut\nmay train it at once.\n");
@@ -87,7 +87,7 @@ int cli_attempt(const struct cli *cli)
             text_confirm(cli, "start without them", "the next start waits for most of the nodes");
         protobuf_c_message_free_unpacked(answer, NULL);
         if (error == 0)
-            error = ask_attempt(&answer, cli, false);
+            error = call_attempt(&answer, cli, false);
     }
     if (error != 0)
         return error;
@@ -289,7 +289,7 @@ static int read_history(char **out, const struct cli *cli, const char *run)
     return error;
 }
 
-static int ask_history(char **out, const struct cli *cli, const char *run)
+static int call_history(char **out, const struct cli *cli, const char *run)
 {
     Holdfast__V1__HistoryRequest request = HOLDFAST__V1__HISTORY_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
@@ -309,7 +309,7 @@ int cli_history(const struct cli *cli)
         error = report_error(ERR_INVALID, "name the run alone", "history takes a run, not a step");
     if (error == 0)
         error = cli->store[0] != '\0' ? read_history(&text, cli, selection.run)
-                                      : ask_history(&text, cli, selection.run);
+                                      : call_history(&text, cli, selection.run);
     if (error == 0)
         error = print_history(cli, text);
     free(text);

@@ -113,7 +113,7 @@ struct waiting_line {
     bool is_begun;
 };
 
-static void tell_once(const struct waiting_line *waiting_line, int64_t *pruned_before)
+static void show_once(const struct waiting_line *waiting_line, int64_t *pruned_before)
 {
     char line[sizeof waiting_line->cli->server + 96];
     json_t *status = NULL;
@@ -131,13 +131,13 @@ static void tell_once(const struct waiting_line *waiting_line, int64_t *pruned_b
     text_transient(line);
 }
 
-static void *tell_progress(void *argument)
+static void *show_progress(void *argument)
 {
     struct waiting_line *waiting_line = argument;
     int64_t pruned_before = -1;
     struct timespec next;
     do {
-        tell_once(waiting_line, &pruned_before);
+        show_once(waiting_line, &pruned_before);
         clock_gettime(CLOCK_REALTIME, &next);
         next.tv_nsec += TELL_EVERY_NS;
         next.tv_sec += next.tv_nsec / 1000000000;
@@ -146,15 +146,15 @@ static void *tell_progress(void *argument)
     return NULL;
 }
 
-static void tell_begin(struct waiting_line *waiting_line, const struct cli *cli)
+static void begin_line(struct waiting_line *waiting_line, const struct cli *cli)
 {
     *waiting_line = (struct waiting_line){.cli = cli};
     sem_init(&waiting_line->is_over, 0, 0);
     waiting_line->is_begun =
-        pthread_create(&waiting_line->thread, NULL, tell_progress, waiting_line) == 0;
+        pthread_create(&waiting_line->thread, NULL, show_progress, waiting_line) == 0;
 }
 
-static void tell_end(struct waiting_line *waiting_line)
+static void end_line(struct waiting_line *waiting_line)
 {
     sem_post(&waiting_line->is_over);
     if (waiting_line->is_begun)
@@ -172,10 +172,10 @@ static int call_once(ProtobufCMessage **out, const struct cli *cli, const char *
     ERR_TRY(rpc_client_open(&client, cli->server));
     bool is_long = timeout_ms > CLI_CALL_MS && progress_is_wanted(cli);
     if (is_long)
-        tell_begin(&waiting_line, cli);
+        begin_line(&waiting_line, cli);
     int error = rpc_client_call(client, method, request, type, out, timeout_ms);
     if (is_long)
-        tell_end(&waiting_line);
+        end_line(&waiting_line);
     rpc_client_close(client);
     return error;
 }

@@ -126,7 +126,7 @@ void hf_run_close(struct hf_run *run)
     json_decref(run->data);
 }
 
-static int take_identity(struct model_shape *out, const json_t *identity)
+static int read_identity(struct model_shape *out, const json_t *identity)
 {
     const json_t *model = json_object_get(identity, "model");
     if (model == NULL)
@@ -151,7 +151,7 @@ static uint32_t positions_of(const struct hf_run *run)
 int hf_model_of(struct model_shape *out, const struct hf_run *run)
 {
     *out = (struct model_shape){0};
-    ERR_TRY(take_identity(out, run->identity));
+    ERR_TRY(read_identity(out, run->identity));
     out->positions = positions_of(run);
     return 0;
 }

@@ -41,8 +41,7 @@ static double interval_set(const json_t *config, const json_t *metrics, double s
                                                                          : interval * step;
 }
 
-static int take_manifest(struct figures *out, const struct manifest *manifest,
-                         const struct cli *cli)
+static int read_figures(struct figures *out, const struct manifest *manifest, const struct cli *cli)
 {
     const struct manifest_summary *summary = &manifest->summary;
     json_t *state = NULL, *config = NULL;
@@ -72,7 +71,7 @@ static int read_store(struct figures *out, const struct cli *cli)
     if (error == 0)
         error = checkpoint_open(&checkpoint, store, cli->args[0]);
     if (error == 0)
-        error = take_manifest(out, checkpoint.manifest, cli);
+        error = read_figures(out, checkpoint.manifest, cli);
     checkpoint_close(&checkpoint);
     storage_close(store);
     return error;
@@ -90,11 +89,12 @@ static int read_commit_seconds(struct figures *out, const struct cli *cli, const
     return 0;
 }
 
-static int ask_server(struct figures *out, const struct cli *cli, const struct selection *selection)
+static int read_server(struct figures *out, const struct cli *cli,
+                       const struct selection *selection)
 {
     struct manifest *manifest = NULL;
     ERR_TRY(server_manifest(&manifest, NULL, cli, selection));
-    int error = take_manifest(out, manifest, cli);
+    int error = read_figures(out, manifest, cli);
     if (error == 0)
         error = read_commit_seconds(out, cli, selection->run);
     manifest_free(manifest);
@@ -128,7 +128,7 @@ static int collect(struct figures *out, const struct cli *cli)
     ERR_TRY(span_parse(&mtbf, "mtbf", cli->mtbf));
     ERR_TRY(span_parse(&restart, "restart-time", cli->restart_time));
     ERR_TRY(selection_parse(&selection, cli->args[0]));
-    ERR_TRY(cli->store[0] != '\0' ? read_store(out, cli) : ask_server(out, cli, &selection));
+    ERR_TRY(cli->store[0] != '\0' ? read_store(out, cli) : read_server(out, cli, &selection));
     out->daly.failures = (double)mtbf / (double)cli->nodes;
     out->daly.restart = (double)restart;
     return check_figures(out);

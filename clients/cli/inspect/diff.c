@@ -240,7 +240,7 @@ static int print_settings(const struct diff *diff)
     return error;
 }
 
-static int tell_settings(const struct diff *diff)
+static int report_settings(const struct diff *diff)
 {
     size_t count = json_array_size(diff->settings);
     print_begin(diff);
@@ -286,7 +286,7 @@ static struct finding compare_tensor(struct diff *diff, int64_t a, int64_t b)
     return out;
 }
 
-static int tell_all(struct diff *diff)
+static int report_findings(struct diff *diff)
 {
     const struct layout_table *left = diff->sides[0].manifest->table;
     const struct layout_table *right = diff->sides[1].manifest->table;
@@ -319,14 +319,14 @@ static int compare_sides(struct diff *diff)
 {
     int error = settings_compare(&diff->settings, diff->sides[0].manifest, diff->sides[1].manifest);
     if (error == 0 && diff->cli->is_settings)
-        return tell_settings(diff);
+        return report_settings(diff);
     if (error == 0)
         error = plan_file(diff);
     if (error == 0 && diff->file.num_tensors > 0)
         error = read_values(diff);
     if (error != 0)
         return error;
-    return tell_all(diff);
+    return report_findings(diff);
 }
 
 int cli_diff(const struct cli *cli)

@@ -397,7 +397,7 @@ static int read_served(void *user, struct manifest **out, const struct selection
     return server_manifest(out, NULL, user, selection);
 }
 
-static int take_skipped(struct skipped **out, const Holdfast__V1__ShowReply *reply)
+static int read_skipped(struct skipped **out, const Holdfast__V1__ShowReply *reply)
 {
     *out = calloc(reply->n_skipped + 1, sizeof **out);
     if (*out == NULL)
@@ -417,7 +417,7 @@ static int show_server(const struct cli *cli, const struct selection *selection)
     struct skipped *skipped = NULL;
     ERR_TRY(server_manifest(&manifest, &answer, cli, selection));
     const Holdfast__V1__ShowReply *reply = (const Holdfast__V1__ShowReply *)answer;
-    int error = take_skipped(&skipped, reply);
+    int error = read_skipped(&skipped, reply);
     struct shown shown = {.manifest = manifest,
                           .text = reply->manifest_json,
                           .bytes = strlen(reply->manifest_json),

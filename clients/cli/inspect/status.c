@@ -259,7 +259,7 @@ int cli_status(const struct cli *cli)
 /* Calls the standard health service. Its two messages have the wire form of two of ours: a request
  * whose one field, number 1, is a string, and a reply whose one field, number 1, is a small integer
  * (1: SERVING). */
-static int ask_health(bool *out, const struct cli *cli, const char *service)
+static int call_health(bool *out, const struct cli *cli, const char *service)
 {
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
@@ -393,9 +393,9 @@ int cli_health(const struct cli *cli)
     json_t *status = NULL;
     int error = cli_call_status(&status, cli);
     if (error == 0)
-        error = ask_health(&serving, cli, "");
+        error = call_health(&serving, cli, "");
     if (error == 0)
-        error = ask_health(&saving, cli, "holdfast.v1.Checkpoint");
+        error = call_health(&saving, cli, "holdfast.v1.Checkpoint");
     if (error != 0) {
         json_decref(status);
         return error;

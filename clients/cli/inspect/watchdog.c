@@ -26,7 +26,7 @@ static const json_t *find_run(const json_t *status, const char *name)
 }
 
 /* ERR_INTERNAL: the shell did not start, or the command failed: the state is unknown. */
-static int ask_queue(bool *out, const char *command)
+static int run_queue_command(bool *out, const char *command)
 {
     char first;
     *out = false;
@@ -91,7 +91,7 @@ static int read_state(const char **state, char *alarm, const struct cli *cli)
     else
         snprintf(alarm, ALARM_BYTES, "run %s: no rank is connected%s", cli->args[0],
                  cli->queued[0] != '\0' ? ", and it does not wait to be started" : "");
-    ERR_TRY(ask_queue(&is_queued, cli->queued));
+    ERR_TRY(run_queue_command(&is_queued, cli->queued));
     *state = is_queued ? "queued" : "alarm";
     if (is_queued)
         alarm[0] = '\0';

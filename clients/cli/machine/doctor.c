@@ -45,7 +45,7 @@ static uint64_t bytes_of_a_save(const json_t *status)
     return bytes;
 }
 
-static void take_status(struct doctor *doctor)
+static void read_status(struct doctor *doctor)
 {
     const json_t *pool = json_object_get(doctor->status, "pool");
     struct cli here = *doctor->cli;
@@ -61,7 +61,7 @@ static void take_status(struct doctor *doctor)
 }
 
 /* After no answer the error stays this thread's. */
-static int ask_server(struct doctor *doctor)
+static int read_server(struct doctor *doctor)
 {
     struct address address;
     char server[280];
@@ -85,10 +85,10 @@ int cli_doctor(const struct cli *cli)
     struct report_text text = {.message = ""};
     json_begin();
     doctor.found = json_array();
-    int error = ask_server(&doctor);
+    int error = read_server(&doctor);
     report_keep(&text);
     if (error == 0)
-        take_status(&doctor);
+        read_status(&doctor);
     doctor_check_server(&doctor);
     doctor_check_host(&doctor);
     bool is_whole = json_end();

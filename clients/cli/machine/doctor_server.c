@@ -70,7 +70,7 @@ static void check_clock(struct doctor *doctor)
 
 /* ---- certificates ---- */
 
-static void say_days(struct doctor *doctor, const char *check, double seconds, const char *whose)
+static void report_days(struct doctor *doctor, const char *check, double seconds, const char *whose)
 {
     double days = seconds / DAY_S;
     const char *advice = "make a new one (deploy/certificates) and put it there: ckptd and clients "
@@ -99,15 +99,15 @@ static void check_own_certificate(struct doctor *doctor)
         return;
     }
     snprintf(whose, sizeof whose, "%s of %.400s", principal.name, folder);
-    say_days(doctor, "certificate", (double)end_s - doctor->answered_s, whose);
+    report_days(doctor, "certificate", (double)end_s - doctor->answered_s, whose);
 }
 
 static void check_its_certificate(struct doctor *doctor)
 {
     const json_t *tls = json_object_get(doctor->status, "tls");
     if (json_is_object(tls))
-        say_days(doctor, "certificate", real_of(tls, "certificate_seconds_left"),
-                 "ckptd's, or its authority's,");
+        report_days(doctor, "certificate", real_of(tls, "certificate_seconds_left"),
+                    "ckptd's, or its authority's,");
 }
 
 /* ---- its state ---- */
@@ -142,7 +142,7 @@ static void check_alarms(struct doctor *doctor)
 
 /* ---- its disk ---- */
 
-static void say_hours(struct doctor *doctor, const json_t *hours)
+static void report_hours(struct doctor *doctor, const json_t *hours)
 {
     double left = json_number_value(hours);
     if (json_is_number(hours))
@@ -172,7 +172,7 @@ static void check_room(struct doctor *doctor)
     if (member_number(disk, "inodes_total") > 0 && inodes < INODES_WARN)
         doctor_say(doctor, DOCTOR_WARN, "disk inodes", "remove files, or make the file system anew",
                    "%s free", text_count(inodes, "inode").text);
-    say_hours(doctor, json_object_get(disk, "hours_to_full"));
+    report_hours(doctor, json_object_get(disk, "hours_to_full"));
 }
 
 /* Reports ckptd's own selection: its container may refuse what this process may do. */

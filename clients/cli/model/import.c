@@ -185,7 +185,7 @@ static int add_tensor(struct import *import, struct hf_source *const *by_name,
     return 0;
 }
 
-static int take_tensors(struct import *import, struct hf_source **by_name)
+static int add_tensors(struct import *import, struct hf_source **by_name)
 {
     int error = 0;
     for (uint32_t i = 0; i < import->num_sources; i++)
@@ -240,7 +240,7 @@ static int find_sources(struct import *import)
     hf_tensor(&import->tied_head.tensor, &import->model, import->num_sources);
     if (error == 0) {
         qsort(import->sources, import->num_sources, sizeof *import->sources, compare_sources);
-        error = take_tensors(import, by_name);
+        error = add_tensors(import, by_name);
     }
     free(by_name);
     if (error == 0)

@@ -116,7 +116,7 @@ static json_t *add_start(struct gather *gather, uint64_t attempt, int64_t step, 
     return start;
 }
 
-static void take_start(struct gather *gather, const struct told *told)
+static void record_start(struct gather *gather, const struct told *told)
 {
     const struct manifest_summary *summary = &told->manifest->summary;
     const json_t *hosts = json_at(told->identity, "environment.hosts");
@@ -157,13 +157,13 @@ static int read_manifest(void *user, struct manifest **out, const struct selecti
                                  : server_manifest(out, NULL, gather->cli, selection);
 }
 
-static int take_told(struct gather *gather, json_t *row, const struct told *told)
+static int record_told(struct gather *gather, json_t *row, const struct told *told)
 {
     static const char *const measured[] = {"loss", "grad_norm", "step_seconds",
                                            "save_wait_seconds"};
     const struct manifest *manifest = told->manifest, *former = gather->newest.manifest;
     if (former == NULL || former->summary.attempt != manifest->summary.attempt) {
-        take_start(gather, told);
+        record_start(gather, told);
         if (former != NULL)
             ERR_TRY(record_changes(gather, manifest));
     }
@@ -173,18 +173,18 @@ static int take_told(struct gather *gather, json_t *row, const struct told *told
     return check_memory();
 }
 
-static int take_manifest(struct gather *gather, json_t *row, struct manifest *manifest)
+static int record_manifest(struct gather *gather, json_t *row, struct manifest *manifest)
 {
     struct told told;
     int error = told_read(&told, manifest);
     if (error == 0)
-        error = take_told(gather, row, &told);
+        error = record_told(gather, row, &told);
     told_free(&gather->newest);
     gather->newest = told;
     return error;
 }
 
-static int take_row(struct gather *gather, json_t *row)
+static int record_row(struct gather *gather, json_t *row)
 {
     struct manifest *manifest;
     struct selection selection = {.step = (int64_t)member_number(row, "step"),
@@ -201,7 +201,7 @@ static int take_row(struct gather *gather, json_t *row)
     ERR_TRY(check_memory());
     int error = read_manifest(gather, &manifest, &selection);
     if (error == 0)
-        return take_manifest(gather, row, manifest);
+        return record_manifest(gather, row, manifest);
     if (!lineage_is_lost(error))
         return error;
     if (damage[0] == '\0' && error == ERR_CORRUPT) { /* a list reads only the summary */
@@ -234,14 +234,14 @@ static int record_durable(struct gather *gather)
     return error == ERR_MEMORY ? error : check_memory();
 }
 
-static int take_rows(struct gather *gather)
+static int record_rows(struct gather *gather)
 {
     json_t *rows;
     ERR_TRY(list_read(&rows, &gather->has_damage, gather->cli));
     json_object_set_new(gather->root, "checkpoints", rows);
     int error = 0;
     for (size_t i = json_array_size(rows); i-- > 0 && error == 0;) /* the oldest first */
-        error = take_row(gather, json_array_get(rows, i));
+        error = record_row(gather, json_array_get(rows, i));
     if (error == 0 && gather->store == NULL)
         error = record_durable(gather);
     return error;
@@ -249,7 +249,7 @@ static int take_rows(struct gather *gather)
 
 /* ---- the newest ---- */
 
-static int take_history(struct gather *gather, const char *name)
+static int record_history(struct gather *gather, const char *name)
 {
     struct history *history = malloc(sizeof *history);
     struct point *points = malloc(HISTORY_POINTS * sizeof *points);
@@ -274,7 +274,7 @@ static int take_history(struct gather *gather, const char *name)
     return has_memory ? check_memory() : report_error(ERR_MEMORY, NULL, "no memory for a curve");
 }
 
-static int take_lineage(struct gather *gather)
+static int record_lineage(struct gather *gather)
 {
     const struct manifest *manifest = gather->newest.manifest;
     const json_t *initial = json_at(gather->newest.config, "checkpoint.initial_load_path");
@@ -296,7 +296,7 @@ static int take_lineage(struct gather *gather)
     return check_memory();
 }
 
-static int take_newest(struct gather *gather)
+static int record_newest(struct gather *gather)
 {
     json_t *head = member(gather, "head");
     if (gather->newest.manifest == NULL) {
@@ -310,8 +310,8 @@ static int take_newest(struct gather *gather)
     json_object_set_new(head, "newest_time", json_string(summary->time));
     json_object_set_new(head, "steps", json_integer((json_int_t)summary->step));
     copy_number(head, json_object_get(gather->newest.state, "data"), "tokens");
-    ERR_TRY(take_history(gather, name.text));
-    return take_lineage(gather);
+    ERR_TRY(record_history(gather, name.text));
+    return record_lineage(gather);
 }
 
 /* ---- --metrics ---- */
@@ -341,7 +341,7 @@ static json_t *time_json(double seconds)
     return json_string(text);
 }
 
-static void take_starts(struct gather *gather, const struct metrics *metrics)
+static void record_starts(struct gather *gather, const struct metrics *metrics)
 {
     for (uint32_t i = 0; i < metrics->num_starts; i++) {
         const struct metrics_start *from = &metrics->starts[i];
@@ -353,7 +353,7 @@ static void take_starts(struct gather *gather, const struct metrics *metrics)
     }
 }
 
-static int take_curves(struct gather *gather, const struct metrics *metrics)
+static int record_curves(struct gather *gather, const struct metrics *metrics)
 {
     for (int i = 0; i < METRIC_TOKENS; i++) {
         struct point *points;
@@ -372,7 +372,7 @@ static int take_curves(struct gather *gather, const struct metrics *metrics)
     return 0;
 }
 
-static void tell_missing(struct gather *gather, const struct metrics *metrics)
+static void note_missing(struct gather *gather, const struct metrics *metrics)
 {
     const char *file = gather->cli->metrics;
     const struct metrics_start *last =
@@ -413,7 +413,7 @@ static void record_last(struct gather *gather, const struct metrics *metrics)
         json_object_set_new(head, "tokens", json_integer((json_int_t)tokens));
 }
 
-static int take_metrics(struct gather *gather)
+static int record_metrics(struct gather *gather)
 {
     struct metrics metrics = {0};
     FILE *file = fopen(gather->cli->metrics, "re");
@@ -425,11 +425,11 @@ static int take_metrics(struct gather *gather)
     fclose(file);
     json_decref(names);
     if (error == 0) {
-        take_starts(gather, &metrics);
+        record_starts(gather, &metrics);
         json_array_extend(member(gather, "spikes"), metrics.spikes);
         record_last(gather, &metrics);
-        tell_missing(gather, &metrics);
-        error = take_curves(gather, &metrics);
+        note_missing(gather, &metrics);
+        error = record_curves(gather, &metrics);
     }
     metrics_free(&metrics);
     return error == 0 ? check_memory() : error;
@@ -462,11 +462,11 @@ static int gather_all(struct gather *gather)
     gather->root = json_pack("{s{ss} s[] s{} s[] s[] s[] s[]}", "head", "run", gather->run, "notes",
                              "curves", "spikes", "checkpoints", "starts", "changes");
     ERR_TRY(check_memory());
-    int error = take_rows(gather);
+    int error = record_rows(gather);
     if (error == 0)
-        error = take_newest(gather);
+        error = record_newest(gather);
     if (error == 0 && gather->cli->metrics[0] != '\0')
-        error = take_metrics(gather);
+        error = record_metrics(gather);
     if (error == 0)
         finish_head(gather);
     return error == 0 ? check_memory() : error;

@@ -83,7 +83,7 @@ static int start_of(uint32_t *out, struct metrics *metrics, const json_t *line)
     return 0;
 }
 
-static int take_start(struct reading *reading, const json_t *line)
+static int record_start(struct reading *reading, const json_t *line)
 {
     struct metrics *metrics = reading->metrics;
     bool is_first = !metrics->has_start && !reading->is_other;
@@ -128,7 +128,7 @@ static void record_spike(struct metrics *metrics, const json_t *line, uint32_t s
     json_array_append_new(metrics->spikes, spike);
 }
 
-static int take_step(struct metrics *metrics, const json_t *line, uint32_t start)
+static int record_step(struct metrics *metrics, const json_t *line, uint32_t start)
 {
     struct metrics_line out = {.step = step_at(line, "step"),
                                .time = number_at(line, "time"),
@@ -149,12 +149,12 @@ static int take_step(struct metrics *metrics, const json_t *line, uint32_t start
     return 0;
 }
 
-static int take_line(struct reading *reading, const json_t *line)
+static int record_line(struct reading *reading, const json_t *line)
 {
     struct metrics *metrics = reading->metrics;
     uint32_t start;
     if (json_object_get(line, "start_step") != NULL)
-        return take_start(reading, line);
+        return record_start(reading, line);
     if (reading->is_other) {
         metrics->num_others++;
         return 0;
@@ -162,7 +162,7 @@ static int take_line(struct reading *reading, const json_t *line)
     reading->num_ours++;
     ERR_TRY(start_of(&start, metrics, line));
     if (json_object_get(line, "loss_spike") == NULL)
-        return take_step(metrics, line, start);
+        return record_step(metrics, line, start);
     record_spike(metrics, line, start);
     return 0;
 }
@@ -258,7 +258,7 @@ static int read_line(struct reading *reading, const char *text, size_t bytes, bo
         return error;
     error = 0;
     if (json_is_object(line))
-        error = take_line(reading, line);
+        error = record_line(reading, line);
     else if (is_whole)
         metrics->num_bad++;
     else
