@@ -335,8 +335,8 @@ static int copy_items(uint64_t *out_next, struct load *load, const struct shard_
     return 0;
 }
 
-/* The end of the bytes that the items need of the shard, while the gaps between them are smaller
- * than a part. */
+/* The end of the bytes that the items need of the shard, up to the first gap longer than a block
+ * (CHECKSUM_BLOCK_BYTES). */
 static uint64_t last_needed(const struct load *load, size_t first, size_t end, uint64_t at)
 {
     uint64_t until = at + 1;

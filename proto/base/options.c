@@ -308,7 +308,8 @@ static int fail_unknown(const struct options *options, const char *dashes, const
                         key);
 }
 
-/* For a key of OPTION_TYPE_FIXED: refuses values that are not among its choices. */
+/* Refuses a value of an OPTION_TYPE_FIXED key that is not among its choices; otherwise logs that
+ * the key is ignored. */
 static int check_fixed(const struct options *options, const struct option *option,
                        const char *value, const char *where)
 {
@@ -440,7 +441,7 @@ static const struct option *find_meant(const struct option *table, const char *k
     return option;
 }
 
-/* Keys of OPTION_TYPE_FIXED may be booleans: the table does not tell. */
+/* Keys that store nothing may be booleans: the table does not tell. */
 static bool may_be_bool(const struct option *option)
 {
     return option && (option->type == OPTION_TYPE_BOOL || option->type == OPTION_TYPE_IGNORED ||
