@@ -69,11 +69,9 @@ enum setting {
     NUM_SETTINGS
 };
 #define BIT(setting) (UINT64_C(1) << (setting))
-#define ON_FILES                                                                                  \
-    (UINT64_C(1) << 63)              /* works on the directory itself: a server tells where it is \
-                                      */
-#define READS (UINT64_C(1) << 61)    /* likewise, and changes nothing in it: also over TLS */
-#define OF_A_RUN (UINT64_C(1) << 62) /* its argument is a run, and no step of it */
+#define ON_FILES (UINT64_C(1) << 63)   /* works on the directory; a server tells its path */
+#define READS (UINT64_C(1) << 61)      /* likewise, and changes nothing in it: also over TLS */
+#define OF_A_RUN (UINT64_C(1) << 62)   /* its argument is a run, and no step of it */
 #define ALL_OF_RUN (UINT64_C(1) << 60) /* a run alone means each of its checkpoints */
 _Static_assert(NUM_SETTINGS <= 60, "a mask has a bit per setting");
 #define ALWAYS (BIT(JSON) | BIT(HELP))

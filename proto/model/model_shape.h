@@ -13,8 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MODEL_SIZE_MAX (1u << 24) /* of any dimension; also of the product of heads and head_dim \
-                                   */
+#define MODEL_SIZE_MAX (1u << 24) /* of any dimension, and of heads * head_dim */
 #define MODEL_LAYERS_MAX 4096u
 #define MODEL_POSITIONS_MAX (1u << 30)
 #define MODEL_HEAD_DIM_MAX 4096u

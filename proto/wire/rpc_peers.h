@@ -16,9 +16,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define RPC_BROKEN_MAX                                                                            \
-    256u /* so many canceled requests are tolerated: a client gives up only after it has sent its \
-            request */
+#define RPC_BROKEN_MAX 256u /* incomplete requests; a client normally gives up only after sending \
+                             */
 
 /* Memory that a connection makes the server hold: unpacked requests until they are answered,
  * answers until the client has read them. */
