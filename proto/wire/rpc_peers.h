@@ -16,8 +16,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define RPC_BROKEN_MAX 256u /* incomplete requests; a client normally gives up only after sending \
-                             */
+#define RPC_BROKEN_MAX 256u /* incomplete requests of a connection */
 
 /* Memory that a connection makes the server hold: unpacked requests until they are answered,
  * answers until the client has read them. */
