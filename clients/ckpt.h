@@ -33,14 +33,15 @@
  * runs again, the same call describes the tensors again, which needs every rank. It waits at most 1
  * s for the other ranks, else it returns CKPT_UNAVAILABLE for this save, and the next call tries
  * again without back-off. So one save may begin on some ranks only: when it fails on one rank, the
- * others abort it (ckpt_save_abort). A failed save never harms an older checkpoint. ¶ When ckptd
- * runs but does not answer (stopped, or hanging), one save_begin takes 1 s more than busy_ms, plus
- * 4 ms per MiB of the rank's image, at most 10 s. One save_abort takes 1 s. After that libckpt
- * treats ckptd as not running. A save_copy that waits for ckptd to read announced bytes returns
- * CKPT_TIMEOUT after 10 s. A save_copy may also wait for space in a window (see ckpt_save_order),
- * and so for the disk. It returns CKPT_TIMEOUT when the disk writes nothing for 2 s, or for busy_ms
- * if that is longer. It also does when all waits of the save exceed that time plus the time of its
- * image at 16 MiB/s.
+ * others abort it (ckpt_save_abort). A failed save never harms an older checkpoint.
+ *
+ * When ckptd runs but does not answer (stopped, or hanging), one save_begin takes 1 s more than
+ * busy_ms, plus 4 ms per MiB of the rank's image, at most 10 s. One save_abort takes 1 s. After
+ * that libckpt treats ckptd as not running. A save_copy that waits for ckptd to read announced
+ * bytes returns CKPT_TIMEOUT after 10 s. A save_copy may also wait for space in a window (see
+ * ckpt_save_order), and so for the disk. It returns CKPT_TIMEOUT when the disk writes nothing for 2
+ * s, or for busy_ms if that is longer. It also does when all waits of the save exceed that time
+ * plus the time of its image at 16 MiB/s.
  *
  * Durability: "accepted" (in ckptd's memory), then "local" (committed, survives power loss). If
  * ckptd has such tiers, then "replicated" and "bucket".
@@ -79,8 +80,7 @@ enum {
     CKPT_MEMORY = -12,   /* this program or ckptd is out of memory */
     CKPT_ABORTED = -13,  /* the save failed or was aborted */
     CKPT_MISMATCH = -14, /* tensors of the program and of the checkpoint differ */
-    CKPT_VERSION =
-        -15, /* the versions of libckpt and ckptd, or of ckptd and the store, do not fit */
+    CKPT_VERSION = -15,  /* versions do not fit: of libckpt and ckptd, or of ckptd and the store */
     CKPT_INTERNAL = -16, /* a fault of libckpt or ckptd */
     CKPT_UNSETTLED = -17 /* the outcome is not known yet: call again */
 };
@@ -98,11 +98,11 @@ struct ckpt_tensor {
 };
 
 struct ckpt_options {
-    const char
-        *server; /* "unix:/path"; "host:port" of a ckptd on another node, with the certificates of
-                    $HOLDFAST_TLS; since version 2 "dir:/path" or "s3://bucket/prefix": a store,
-                    read without ckptd (metadata, lists and verified loads). AWS's variables and
-                    HOLDFAST_S3_* configure access to a bucket, as for ckpt-cli */
+    /* "unix:/path"; "host:port" of a ckptd on another node, with the certificates of $HOLDFAST_TLS;
+     * since version 2 "dir:/path" or "s3://bucket/prefix": a store, read without ckptd (metadata,
+     * lists and verified loads). AWS's variables and HOLDFAST_S3_* configure access to a bucket, as
+     * for ckpt-cli. */
+    const char *server;
     const char *run; /* [A-Za-z0-9._-], not '.' first, at most 100 bytes */
     uint32_t rank, world_size;
     uint32_t connect_ms;  /* first connection; 0: 10,000 */

@@ -186,8 +186,8 @@ static void *forward_entries(void *argument)
             (void)!read(state.fd, &count, sizeof count);
         for (any = true; any && !is_closing(remote);) {
             set_sending(remote, true);
-            CHECK(arena_pop(remote->ckpt->control, &entry, &any) ==
-                  0); /* this process wrote the ring */
+            /* This process wrote the ring. */
+            CHECK(arena_pop(remote->ckpt->control, &entry, &any) == 0);
             if (any)
                 send_entry(remote, &entry);
             set_sending(remote, false);

@@ -119,8 +119,8 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, 
     request.is_last = ckpt->is_last;
     request.state_json = (char *)(state_json != NULL ? state_json : "");
     int error = request_image(ckpt, &request, &answer, busy_ms);
-    if (error ==
-        ERR_MEMORY) /* memory for the reply may have failed: then ckptd may have begun a save */
+    /* Memory for the reply may have failed: then ckptd may have begun a save. */
+    if (error == ERR_MEMORY)
         session_drop(ckpt);
     if (error != 0)
         return error;

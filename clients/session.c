@@ -293,8 +293,8 @@ bool session_has_notes(const struct ckpt *ckpt)
 
 void session_drop(struct ckpt *ckpt)
 {
-    if (session_has_notes(
-            ckpt)) /* before the connection ends, which ckptd takes as the end of the rank */
+    /* Before the connection ends, which ckptd takes as the end of the rank. */
+    if (session_has_notes(ckpt))
         arena_note_leave(&ckpt->control->notes);
     remote_close(ckpt);
     arena_link_close(&ckpt->link);

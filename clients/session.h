@@ -159,8 +159,8 @@ bool session_alive(const struct ckpt *ckpt);
  * SESSION_HELLO_AGAIN_MS for ckptd, and SESSION_DESCRIBE_AGAIN_MS for the other ranks. */
 int session_renew(struct ckpt *ckpt);
 void session_drop(struct ckpt *ckpt);
-bool session_has_notes(
-    const struct ckpt *ckpt); /* Does the control page hold notes of the rank's work? */
+/* Does the control page hold notes of the rank's work? */
+bool session_has_notes(const struct ckpt *ckpt);
 /* Drops the session and the mappings too. */
 void session_forget(struct ckpt *ckpt);
 /* Fills out[i] with the writable mapping of pool segment segments[i], segment i of an image. */

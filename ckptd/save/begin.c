@@ -375,8 +375,8 @@ static void advance_call(struct beginning *beginning)
 {
     struct session *session;
     struct service *service = beginning->service;
-    bool has_held =
-        beginning->is_waiting_said && beginning->request->is_last; /* it delayed others */
+    /* It delayed others. */
+    bool has_held = beginning->is_waiting_said && beginning->request->is_last;
     int error = session_find_rank(&session, service, beginning->request->session);
     if (error == 0 && beginning->number != session->num_begins)
         error = report_error(ERR_ABORTED, NULL, "the rank asked again");

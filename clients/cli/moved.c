@@ -8,8 +8,8 @@
 
 static const struct moved {
     const char *old, *now;
-    const char
-        *second; /* the option that its second argument has become; NULL: still an argument */
+    /* The option that its second argument has become; NULL: still an argument. */
+    const char *second;
 } moved[] = {
     {"reshard", "convert", NULL},
     {"watch", "status --watch", NULL},

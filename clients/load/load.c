@@ -520,8 +520,8 @@ static int check_covered(const struct load *load)
 static int load_shards(struct load *load)
 {
     size_t num_items = load->num_items, num_groups = 0;
-    size_t *groups =
-        calloc(num_items + 1, sizeof *groups); /* index of the first item of each shard */
+    /* Index of the first item of each shard. */
+    size_t *groups = calloc(num_items + 1, sizeof *groups);
     uint64_t *covered = calloc((size_t)load->tensors.count + 1, sizeof *covered);
     int error = 0;
     if (groups == NULL || covered == NULL) {

@@ -47,8 +47,7 @@ enum exit_code {
     EXIT_DONE = 0,          /* the work is complete */
     EXIT_RUN_AGAIN = 75,    /* stopped early (signal, lost peer, lost server): start it again */
     EXIT_DO_NOT_RETRY = 78, /* a person must correct configuration, data or state */
-    EXIT_TIME_IS_OVER =
-        79 /* saved; the time limit of the job has passed: its scheduler starts it again */
+    EXIT_TIME_IS_OVER = 79  /* saved; the job's time is over: its scheduler starts it again */
 };
 
 /* The version of this build: "0.1-g1a2b3c4" (the commit), with "-dirty" if the tree differed. */

@@ -432,8 +432,8 @@ static void *work(void *argument)
         if (next != RECONNECT)
             continue;
         if (open_connection(worker) == 0)
-            worker->failing_since_ms = worker->pause_ms =
-                0; /* nothing failed: nothing was requested */
+            /* Nothing failed: nothing was requested. */
+            worker->failing_since_ms = worker->pause_ms = 0;
         else
             close_connection(worker); /* the next job reports it */
     }

@@ -278,8 +278,8 @@ bool manifest_summary_equal(const struct manifest_summary *a, const struct manif
 int manifest_new_nonce(char out[33])
 {
     unsigned char random[16];
-    if (getrandom(random, sizeof(random), 0) !=
-        sizeof(random)) /* so few bytes never come in pieces */
+    /* So few bytes never come in pieces. */
+    if (getrandom(random, sizeof(random), 0) != sizeof(random))
         return report_errno(ERR_IO, "could not get a random number", NULL);
     for (size_t i = 0; i < sizeof(random); i++)
         snprintf(out + 2 * i, 3, "%02x", random[i]);

@@ -56,8 +56,7 @@ enum retain_reason {
     RETAIN_GOOD = 1 << 7,     /* one of the newest undamaged ones */
     RETAIN_PROVEN = 1 << 8,   /* one of the newest that were read back */
     RETAIN_VANISHED = 1 << 9, /* it is missing: nothing to keep or remove */
-    RETAIN_DRAINS =
-        1 << 10, /* it must be copied to another tier, which is not known to have it now */
+    RETAIN_DRAINS = 1 << 10,  /* it must go to another tier, which is not known to have it */
 };
 #define RETAIN_REASONS 11u
 

@@ -100,9 +100,8 @@ struct arena_control {
     uint64_t window_save;    /* the save that has the window; 0: none, or ckptd gave it up */
     uint64_t window_end;     /* the rank may write image bytes below this */
     uint32_t window_changes; /* number of changes; a futex */
-    uint32_t
-        phase_asked;  /* ckptd wants a signal at the end of the busy phase; cleared by the rank */
-    uint32_t phase;   /* written by the rank: an enum arena_phase, or any value */
+    uint32_t phase_asked;    /* ckptd wants to know the end of the busy phase; the rank clears it */
+    uint32_t phase;          /* written by the rank: an enum arena_phase, or any value */
     uint32_t spoke_s; /* written by the rank: CLOCK_MONOTONIC of its newest phase; 0: unknown */
     uint32_t asked;   /* written by ckptd: enum arena_asked */
     /* Written by ckptd before `asked`: CLOCK_MONOTONIC, rounded down, by which the rank should have
@@ -166,8 +165,7 @@ struct arena_request {
     uint32_t kind;
     uint64_t session;
     uint32_t num_segments;
-    uint32_t
-        writable; /* 1: for saving, only segments lent to this session; 0: read-only, for loads */
+    uint32_t writable; /* 1: to save, only segments lent to this session; 0: to load, read-only */
     uint32_t segments[ARENA_FDS_MAX];
 };
 struct arena_reply {

@@ -50,8 +50,7 @@ struct rpc_guard_options {
     uint32_t num_places; /* connections at the same time, without strangers */
     uint32_t silent_ms;
     uint32_t budget_per_second, budget_burst; /* of rpc_budget.h */
-    const char
-        *tls_directory; /* (optional) the guard verifies TCP clients by its files; borrowed */
+    const char *tls_directory; /* (optional) with files to verify TCP clients by; borrowed */
     void *user;
     /* Opens an end of a new connection to the library for an admitted peer: a non-blocking socket,
      * which the guard then owns. Called on any thread, with the guard's mutex. */

@@ -24,8 +24,7 @@ struct storage_bucket {
     int64_t stall_s;       /* a request fails when no byte moves for this time */
     int64_t lease_s;       /* a lease expires when it is not renewed for this time */
     int64_t upload_idle_s; /* an upload may be removed when it gets no part for this time */
-    bool
-        single_writer; /* the bucket has no conditional writes, and no other process writes there */
+    bool single_writer;    /* no conditional writes there, and no other process writes */
 };
 /* Rows of a table of options (proto/base/options.h) for a struct storage_bucket `f` within a `t`.
  */

@@ -361,8 +361,8 @@ struct store_rubbish_list {
     struct store_rubbish *items;
     size_t count;
     uint32_t room;
-    void (*on_checkpoint)(
-        void *user); /* (optional) called at each checkpoint, for a progress bar */
+    /* (optional) called at each checkpoint, for a progress bar. */
+    void (*on_checkpoint)(void *user);
     void *user;
 };
 #define STORE_RUBBISH_MAX 65536u /* findings in a list; more wait for the next */

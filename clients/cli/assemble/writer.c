@@ -64,8 +64,8 @@ static int clear_directory(struct writer *writer, bool is_forced)
     if (is_forced) /* members that no mark proves to be unfinished stay */
         return store_clear(writer->store, writer->directory);
     error = storage_list(writer->store, writer->directory, visit_leftover, writer);
-    if (error ==
-        0) /* empty, except for a publication's rest: it does not exist, is removed, or stays */
+    /* Empty, except for a publication's rest: it does not exist, is removed, or stays. */
+    if (error == 0)
         storage_remove(writer->store, writer->directory);
     return error;
 }

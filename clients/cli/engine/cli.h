@@ -68,8 +68,7 @@ struct cli {
     int num_args;
     bool is_run_meant; /* an argument that is only a run means all of it, not its newest checkpoint
                         */
-    const char
-        *typed; /* list: print only names that begin with this, for completion; NULL: everything */
+    const char *typed; /* list: print only names that begin with this; NULL: everything */
     bool is_run_typed; /* and of those only the runs */
 };
 

@@ -49,8 +49,8 @@ void verified_keep(const struct cli *cli, const struct manifest_summary *summary
     bool is_far = is_served(cli) && strncmp(cli->server, "unix:", strlen("unix:")) != 0;
     int error =
         is_far ? server_keep_verified(cli, summary, result) : write_result(cli, summary, result);
-    bool is_needed =
-        result->damages > 0 && cli->server[0] == '\0'; /* otherwise ckptd gets the report */
+    /* Otherwise ckptd gets the report. */
+    bool is_needed = result->damages > 0 && cli->server[0] == '\0';
     bool may_not = error == ERR_DENIED || error == ERR_SPACE ||
                    (is_far && (error == ERR_NOT_FOUND || error == ERR_VERSION));
     if (may_not && !is_needed)
