@@ -93,8 +93,12 @@ char *options_to_json(const struct options *options)
 
 static const char *type_name(const struct option *option)
 {
-    static const char *const names[] = {"", "N", "BYTES", "X", "TEXT", "TEXT", "", "", ""};
-    return option->type == OPTION_TYPE_CHOICE ? option->choices : names[option->type];
+    static const char *const names[OPTION_TYPE_GONE + 1] = {[OPTION_TYPE_INT] = "N",
+                                                            [OPTION_TYPE_BYTES] = "BYTES",
+                                                            [OPTION_TYPE_DOUBLE] = "X",
+                                                            [OPTION_TYPE_STRING] = "TEXT"};
+    const char *name = option->type == OPTION_TYPE_CHOICE ? option->choices : names[option->type];
+    return name != NULL ? name : "";
 }
 
 /* Prints the remarks after the help text: default and range. */

@@ -40,6 +40,7 @@ static const struct option table[] = {
     OPTION_ALIAS("checkpoint.enable_checkpoint", "checkpoint.enable"),
     OPTION_IGNORED("training.gc_freq", "no garbage collector here"),
     OPTION_FIXED("training.fp8", "false,none", "there are no eight bits"),
+    OPTION_GONE("training.dtype", "set training.mixed_precision_param"),
     OPTION_END,
 };
 #define NUM_ROWS (sizeof(table) / sizeof(table[0]))
@@ -450,6 +451,7 @@ TEST_BETWEEN(test_options__help_is_aligned_and_names_other_keys_behind, set_up, 
     assert_non_null(strstr(others, "training.num_steps: another name of training.steps"));
     assert_non_null(strstr(others, "training.gc_freq: ignored: no garbage collector here"));
     assert_non_null(strstr(others, "training.fp8: ignored if false,none, else refused: there are"));
+    assert_null(strstr(text, "training.dtype"));
     others[0] = 0;
     assert_null(strstr(text, "num_steps"));
     assert_non_null(strstr(text, "--training.steps N"));
