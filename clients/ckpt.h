@@ -36,12 +36,12 @@
  * others abort it (ckpt_save_abort). A failed save never harms an older checkpoint.
  *
  * When ckptd runs but does not answer (stopped, or hanging), one save_begin takes 1 s more than
- * busy_ms, plus 4 ms per MiB of the rank's image, at most 10 s. One save_abort takes 1 s. After
- * that libckpt treats ckptd as not running. A save_copy that waits for ckptd to read announced
- * bytes returns CKPT_TIMEOUT after 10 s. A save_copy may also wait for space in a window (see
- * ckpt_save_order), and so for the disk. It returns CKPT_TIMEOUT when the disk writes nothing for 2
- * s, or for busy_ms if that is longer. It also does when all waits of the save exceed that time
- * plus the time of its image at 16 MiB/s.
+ * busy_ms, plus 4 ms per MiB of the rank's image, at most 10 s; twice that on another node. One
+ * save_abort takes 1 s. After that libckpt treats ckptd as not running. A save_copy that waits for
+ * ckptd to read announced bytes returns CKPT_TIMEOUT after 10 s. A save_copy may also wait for
+ * space in a window (see ckpt_save_order), and so for the disk. It returns CKPT_TIMEOUT when the
+ * disk writes nothing for 2 s, or for busy_ms if that is longer. It also does when all waits of the
+ * save exceed that time plus the time of its image at 16 MiB/s.
  *
  * Durability: "accepted" (in ckptd's memory), then "local" (committed, survives power loss). If
  * ckptd has such tiers, then "replicated" and "bucket".

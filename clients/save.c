@@ -66,8 +66,9 @@ static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply 
                                 save->num_segments);
 }
 
-/* Calls BeginSave, again while all images are busy and the time is not over, and once more when the
- * network may have lost the answer. */
+/* Calls BeginSave, again while all images are busy and the time is not over. On another node ckptd
+ * is called once more when the connection is lost. Before that calls may time out: it takes some
+ * seconds until a connection that died without a word counts as lost (proto/wire/rpc_client.c). */
 static int request_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *request,
                          ProtobufCMessage **answer, uint32_t busy_ms)
 {
@@ -80,12 +81,11 @@ static int request_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *requ
         request->busy_ms = left_ms < WAIT_CALL_MS ? (uint32_t)left_ms : WAIT_CALL_MS;
         int error =
             session_call(ckpt, answer, &request->base, request->busy_ms + (uint32_t)answer_ms);
-        if (error == ERR_UNAVAILABLE && !has_lost) {
-            has_lost = true;
-            continue;
-        }
-        if (error != ERR_BUSY || session_clock_ns() >= end)
+        bool is_over = session_clock_ns() >= end;
+        bool is_lost = error == ERR_UNAVAILABLE || (error == ERR_TIMEOUT && !is_over);
+        if (error == ERR_BUSY ? is_over : has_lost || !is_lost)
             return error;
+        has_lost = has_lost || error == ERR_UNAVAILABLE;
         /* ckptd may wait for less than requested. */
         nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_MS * 1000000L}, NULL);
     }
