@@ -17,6 +17,7 @@
 #include "ckptd/front/server.h"
 #include "proto/base/array.h"
 #include "proto/base/report.h"
+#include "storage/engine/system.h"
 #include "storage/storage.h"
 
 #include <errno.h>

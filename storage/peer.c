@@ -24,6 +24,7 @@
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
 #include "storage/engine/engine.h"
+#include "storage/engine/measured.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -34,7 +34,6 @@
 #ifndef HOLDFAST_STORAGE_H
 #define HOLDFAST_STORAGE_H
 
-#include "proto/base/histogram.h"
 #include "proto/base/lanes.h"
 #include "proto/base/report.h"
 
@@ -61,20 +60,6 @@ struct storage_bucket; /* storage/bucket/options.h */
 
 enum storage_op { STORAGE_READ, STORAGE_WRITE, STORAGE_SYNC };
 #define STORAGE_OPS 3u
-
-/* The measures of a store: its requests by storage_op, then those of a bucket, each try of a
- * request to its server, by method. STORAGE_LIST is a GET of names. */
-enum storage_measure {
-    STORAGE_GET = STORAGE_OPS,
-    STORAGE_PUT,
-    STORAGE_HEAD,
-    STORAGE_LIST,
-    STORAGE_POST,
-    STORAGE_DELETE,
-    STORAGE_MEASURES
-};
-/* "read", "write", "sync", "get", "put", ... */
-const char *storage_measure_name(unsigned measure);
 
 struct storage_request {
     enum storage_op op;
@@ -148,18 +133,6 @@ struct storage_space {
     int refusal_number;                 /* errno of the last failed write test, if known; else 0 */
 };
 
-/* Traffic to and from a store on another machine, with its time, per plane. */
-enum storage_plane { STORAGE_CALLS, STORAGE_BULK, NUM_STORAGE_PLANES };
-struct storage_flow {
-    uint64_t bytes, ns;
-};
-struct storage_link {
-    struct storage_flow in[NUM_STORAGE_PLANES], out[NUM_STORAGE_PLANES];
-    double rtt_seconds;    /* of STORAGE_BULK, as the kernel measured it; 0: unknown */
-    bool is_clock_known;   /* the server has sent its time: */
-    int64_t clock_ahead_s; /* its clock less this machine's */
-};
-
 #define STORAGE_TAG_BYTES 128u
 struct storage_entry {
     const char *name; /* last component; borrowed during the callback */
@@ -215,17 +188,6 @@ void storage_object_close(struct storage *storage, struct storage_object *object
 uint32_t storage_align(struct storage *storage);
 /* Queues a request; done() always runs, also for immediate errors. */
 void storage_submit(struct storage *storage, struct storage_request *request);
-/* Figures of this store's requests since it was opened, each from submit to done. Percentiles are
- * of the last few thousand; 0: there were none. */
-struct storage_measured {
-    struct storage_measured_op {
-        uint64_t operations, bytes; /* bytes is 0 for a SYNC, and for requests of a bucket */
-        double p50_seconds, p99_seconds;
-        struct histogram seconds; /* of all, by HISTOGRAM_REQUEST_US */
-    } of[STORAGE_MEASURES];
-    uint32_t in_work; /* submitted, and not done yet */
-};
-void storage_measured(struct storage *storage, struct storage_measured *out);
 /* fsync of the directory `prefix` and of every parent up to the root. */
 int storage_sync_names(struct storage *storage, const char *prefix);
 /* Publishes a small object, whole and exclusive; creates missing directories. On return it is
@@ -283,18 +245,8 @@ int storage_sweep(struct storage *storage, const char *prefix, struct storage_sw
  * resolution of its time stamp may keep it: *out_age_ms is the time since the last change. 0: no
  * other process can change the names. */
 int storage_stamp(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
-/* For a store on another machine; else all zeros. Does not wait. */
-void storage_link(struct storage *storage, struct storage_link *out);
 /* One line for the log: "io_uring, depth 32, O_DIRECT". */
 const char *storage_describe(struct storage *storage);
-/* From now on no thread of this process can make an io_uring (seccomp(2)); existing ones continue.
- * Child processes inherit that and gain no privileges. ERR_DENIED: the kernel has no filters. */
-int storage_forbid_rings(void);
-/* The conditions for `local` on this machine: 0, or the errno with which io_uring is refused; and
- * whether so many bytes of buffers may be registered (RLIMIT_MEMLOCK, as far as it may be
- * raised). */
-int storage_try_ring(void);
-bool storage_may_lock(uint64_t bytes);
 /* Also for files beside a store: renames a file in the open directory, or AT_FDCWD, without
  * replacing another. On a file system without that rename, such as NFS, by a link and an unlink. 0,
  * or -1 with errno. */
@@ -314,16 +266,5 @@ int storage_transfer(struct storage *storage, enum storage_op op, struct storage
 /* A WRITE by a caller that has the bytes' SHA-256; `sha256` must stay valid during the call. */
 int storage_write_hashed(struct storage *storage, struct storage_object *object, uint64_t offset,
                          void *data, uint32_t bytes, const char *sha256);
-
-/* A changing state: small objects in `folder` with numbers as names, of which the highest is valid.
- * A publication adds the next number, then removes all but the last two. A concurrent list may miss
- * the new one, but never both. Fetches the valid one as a text, cut to `size` with its NUL; number
- * 0 and "": there is none. */
-int storage_fetch_numbered(struct storage *storage, const char *folder, uint64_t *out_number,
-                           char *text, size_t size);
-/* Publishes the one after `number`, which stays; older ones are removed. ERR_EXISTS: another
- * process has published it. */
-int storage_publish_numbered(struct storage *storage, const char *folder, uint64_t number,
-                             const char *text);
 
 #endif

@@ -26,6 +26,7 @@
 #include "proto/base/checksum.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
+#include "storage/numbered.h"
 #include "storage/storage.h"
 
 #include <jansson.h>

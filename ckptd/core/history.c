@@ -13,6 +13,7 @@
 #include "proto/base/report.h"
 #include "proto/format/history.h"
 #include "proto/format/manifest.h"
+#include "storage/numbered.h"
 #include "storage/store/store.h"
 
 #include <jansson.h>

@@ -17,6 +17,7 @@
 #include "proto/base/report.h"
 #include "proto/format/retain.h"
 #include "proto/tls/tls.h"
+#include "storage/engine/system.h"
 #include "storage/store/store.h"
 
 #include <errno.h>

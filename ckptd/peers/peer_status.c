@@ -16,6 +16,7 @@
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
+#include "storage/engine/measured.h"
 #include "storage/storage.h"
 
 #include <stdlib.h>

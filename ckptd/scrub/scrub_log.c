@@ -18,6 +18,7 @@
 #include "ckptd/scrub/scrub_private.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
+#include "storage/numbered.h"
 
 #include <inttypes.h>
 #include <stdio.h>

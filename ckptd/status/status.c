@@ -31,6 +31,7 @@
 #include "proto/base/process.h"
 #include "proto/base/report.h"
 #include "proto/format/retain.h"
+#include "storage/engine/measured.h"
 #include "storage/storage.h"
 
 #include <jansson.h>

@@ -37,6 +37,7 @@
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
+#include "storage/engine/measured.h"
 #include "storage/store/store.h"
 
 #include <jansson.h>

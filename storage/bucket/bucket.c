@@ -9,6 +9,7 @@
  *
  * The name is "BUCKET" or "BUCKET/PREFIX". All objects are made below the prefix. */
 #include "storage/bucket/bucket.h"
+#include "storage/engine/measured.h"
 
 #include <stdio.h>
 #include <stdlib.h>

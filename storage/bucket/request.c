@@ -14,6 +14,7 @@
  * Error codes: "Error responses" of Amazon's S3 API Reference, and those of Ceph and Swift. */
 #include "storage/bucket/bucket.h"
 
+#include "storage/engine/measured.h"
 #include "storage/engine/meter.h"
 #include "storage/http/hash.h"
 #include "storage/http/xml.h"

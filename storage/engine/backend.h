@@ -5,6 +5,7 @@
 #ifndef HOLDFAST_STORAGE_BACKEND_H
 #define HOLDFAST_STORAGE_BACKEND_H
 
+#include "storage/engine/measured.h"
 #include "storage/storage.h"
 
 enum storage_flags {

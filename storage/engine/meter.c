@@ -7,6 +7,7 @@
  * WINDOW requests each bucket is halved, so percentiles are those of the last few thousand. A
  * histogram has all requests, for rates. */
 #include "storage/engine/meter.h"
+#include "storage/engine/measured.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -3,6 +3,7 @@
 #define HOLDFAST_STORAGE_METER_H
 
 #include "storage/engine/backend.h"
+#include "storage/engine/measured.h"
 
 /* NULL: no memory; then no request is measured. */
 struct storage_meter *storage_meter_new(void);

@@ -3,6 +3,7 @@
  * the storage is open a program may give up making others. */
 #include "storage/engine/ring.h"
 
+#include "storage/engine/system.h"
 #include "storage/storage.h"
 
 #include <errno.h>

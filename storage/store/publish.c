@@ -6,6 +6,7 @@
  * durable. An interruption leaves shards with a mark, which a start of ckptd, gc or the same writer
  * removes, or a whole checkpoint. With a mark beside a manifest the names may not be durable yet: a
  * start makes them durable and removes it. */
+#include "storage/numbered.h"
 #include "storage/store/private.h"
 
 #include <stdlib.h>

@@ -2,6 +2,7 @@
  * mark. It verifies that each belongs to that directory; the origin file explains a manifest of
  * another run (proto/format/origin.h). */
 #include "proto/format/history.h"
+#include "storage/numbered.h"
 #include "storage/store/private.h"
 
 #include <inttypes.h>

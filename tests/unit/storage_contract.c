@@ -2,6 +2,7 @@
  *
  * Goal: callers need not know which back-end they have. Method: one list of cases, run once for
  * each row of a table of back-ends on a fresh store; the name of a case carries the row's name. */
+#include "storage/numbered.h"
 #include "tests/unit/storage_bed.h"
 #include "tests/unit/suite.h"
 

@@ -10,6 +10,7 @@
 
 #include "storage/engine/engine.h"
 #include "storage/engine/ring.h"
+#include "storage/engine/system.h"
 
 #include <fcntl.h>
 #include <linux/ioprio.h>

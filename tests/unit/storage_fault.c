@@ -4,6 +4,7 @@
  * Method: lost=1 loses all that is not durable, lost=0 nothing, lost=0.4 mixes by the seed. That
  * each operation fails once is counted by the tests of storage/store/. */
 #include "tests/fault/storage_fault.h"
+#include "storage/engine/measured.h"
 #include "tests/unit/storage_bed.h"
 #include "tests/unit/suite.h"
 

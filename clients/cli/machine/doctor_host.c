@@ -5,6 +5,7 @@
 #include "clients/cli/machine/doctor.h"
 
 #include "proto/base/json.h"
+#include "storage/engine/system.h"
 
 #include <errno.h>
 #include <sched.h>
