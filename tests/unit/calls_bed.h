@@ -1,4 +1,4 @@
-/* calls_bed.h - calls to the system that fail, or do less than they are asked, when a test says so.
+/* calls_bed.h - system calls that fail or transfer fewer bytes than asked, as a test plans.
  *
  * The linker sends these calls of storage/ and of the tools through the functions below (--wrap of
  * the names in WRAP_CALLS of mk/tests.mk), which count them. */
@@ -23,17 +23,17 @@
 #define CALLS_NAMED_MAX 4096u
 
 static struct {
-    atomic_uint calls; /* made since the plan began */
-    unsigned first;    /* that fails; 0: none */
+    atomic_uint calls; /* calls since the plan began */
+    unsigned first;    /* number of the call that fails; 0: none */
     const char *only;  /* count and fail calls of this name alone; NULL: all */
     bool for_ever, is_short;
     int number;                            /* errno */
-    atomic_bool was_named;                 /* a rename was made: something has its name */
-    void (*before_rename)(const char *to); /* NULL: nothing happens meanwhile */
-    const char *names[CALLS_NAMED_MAX];    /* of the calls by number, when none fails */
+    atomic_bool was_named;                 /* a rename succeeded: the new name may exist */
+    void (*before_rename)(const char *to); /* called just before a rename; NULL: nothing */
+    const char *names[CALLS_NAMED_MAX];    /* names of the calls by number, when none fails */
 } failing;
 
-/* The number of this call, from 1; 0: it is none of those that count. */
+/* The number of this call, from 1; 0: the plan does not count it. */
 static inline unsigned count_call(const char *name)
 {
     if (failing.only != NULL && strcmp(failing.only, name) != 0)
@@ -44,7 +44,7 @@ static inline unsigned count_call(const char *name)
     return call;
 }
 
-/* Does this call fail? With errno set. */
+/* True, with errno set, when this call has to fail. */
 static inline bool fails(const char *name)
 {
     unsigned call = count_call(name);
@@ -55,7 +55,7 @@ static inline bool fails(const char *name)
     return true;
 }
 
-/* How much of a transfer is made: whole pages, or half of less than one. */
+/* How many bytes of a transfer succeed: whole pages, or half of less than a page. */
 static inline size_t part(const char *name, size_t bytes)
 {
     unsigned call = count_call(name);
@@ -101,7 +101,7 @@ WRAP(int, stat, (const char *path, struct stat *out), (path, out), -1)
 WRAP(int, lstat, (const char *path, struct stat *out), (path, out), -1)
 WRAP(int, access, (const char *path, int mode), (path, mode), -1)
 
-/* The descriptor is gone either way, as Linux has it. */
+/* Linux closes the descriptor even when close() fails. */
 int __real_close(int fd);
 int __wrap_close(int fd);
 int __wrap_close(int fd)

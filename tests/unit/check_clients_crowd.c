@@ -1,10 +1,10 @@
 /* check_clients_crowd.c - many ranks of one user that start at once on one node.
  *
- * Goal: that a user has used up what one user may cost (proto/wire/rpc_budget.h) delays its ranks,
- * and fails none: libckpt waits for the second in which the user may not connect, inside its own
- * limits. Method: a real ckptd, which lets another user in, and a process of that user. It opens
- * connections until the kernel refuses it; then 200 ranks, as threads, open at once, describe
- * beside more such floods, and save. */
+ * Goal: when a user has used up its budget (proto/wire/rpc_budget.h) its ranks are delayed and none
+ * fails. libckpt waits out the second in which the user may not connect, within its limits. Method:
+ * a real ckptd that admits another user, and a process of that user. It opens connections until the
+ * kernel refuses it. Then 200 ranks, as threads, open at once, describe their tensors during more
+ * such floods, and save. */
 #include "tests/unit/clients_bed.h"
 
 #include <sys/socket.h>

@@ -1,8 +1,8 @@
 /* check_kernels_cuda.c - the .cu files on lanes of a CPU have no race and no access out of
  * bounds.
  *
- * Goal: two accesses that no barrier orders, and one past a tensor, are reports with the lines of
- * the .cu file, whatever the order in which threads ran; the kernels of kernels/cuda give none.
+ * Goal: two accesses without a barrier between them, and one past a tensor, are reported with the
+ * lines of the .cu file, in any order of threads. The kernels of kernels/cuda cause no report.
  * Method: build/cuda/racecheck and memcheck (tests/cuda/checked.c), kernels that are wrong on
  * purpose first. Only in builds without SANITIZER, where these two are built. */
 
@@ -14,7 +14,7 @@
 
 static char said[1 << 16];
 
-/* The exit status of a program below build/cuda; `said` is what it wrote. */
+/* The exit status of a program below build/cuda; `said` is its output. */
 static int run(const char *program, const char *words)
 {
     char command[1024];

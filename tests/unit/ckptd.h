@@ -1,4 +1,4 @@
-/* ckptd.h - every header of ckptd: a test of the service as a whole looks into all its parts. */
+/* ckptd.h - includes every header of ckptd, for tests that read the state of the whole service. */
 #ifndef HOLDFAST_TESTS_CKPTD_H
 #define HOLDFAST_TESTS_CKPTD_H
 

@@ -1,14 +1,13 @@
 /* ckptd_admit.c - checkpoints that tools bring: adopted, or released from quarantine.
  *
- * Goal: what fits its manifest is committed like a save, the same Adopt twice is one, whatever does
- * not fit or is not ckptd's alone is refused and leaves the store as it was; an attempt that is
- * opened or gone on with meanwhile is told to wait, or neither loses anything. (What is left of an
- * Adopt that fails or is cut off anywhere: the third story of ckptd_faults and ckptd_power.)
- * Method: the service and the raw client of ckptd_bed.h save a checkpoint; its shards go into a new
- * store without their manifest, which is what a tool writes, and the manifest goes into the call.
- * Then one thing is made wrong at a time, also in manifests whose hashes were made right again. An
- * adoption lasts as long as a test wants (storage_publish, --wrap, see WRAP_ckptd_admit in
- * mk/tests.mk). */
+ * Goal: ckptd commits shards that fit their manifest like a save; the same Adopt twice counts once.
+ * It refuses shards that do not fit, or that others may write to, and leaves the store unchanged.
+ * An attempt that is opened or continued meanwhile has to wait, or neither loses anything. (An
+ * Adopt that fails or is interrupted: the third story of ckptd_faults and ckptd_power.) Method: the
+ * service and the raw client of ckptd_bed.h save a checkpoint; its shards are put into a new store
+ * without their manifest, as a tool writes them, and the call carries the manifest. Then one item
+ * is made wrong at a time, also in manifests with recomputed hashes. A test controls how long an
+ * adoption lasts (storage_publish, --wrap, see WRAP_ckptd_admit in mk/tests.mk). */
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all: a shard is a header, a block and a table */
 #include "tests/unit/ckptd_tools_bed.h"
@@ -60,7 +59,7 @@ static char *forged(const char *from, const char *to)
     return text;
 }
 
-/* The manifest with another first digit behind the first such key. */
+/* The manifest with another first digit after the first such key. */
 static char *other_digit(const char *key)
 {
     char *text = strdup(manifest), *at = strstr(text, key) + strlen(key);
@@ -69,8 +68,8 @@ static char *other_digit(const char *key)
     return text;
 }
 
-/* The manifest of the same checkpoint, as it says, but of other tensors, each of one byte, in so
- * many files: it fits itself. Their names need more than the page of a header that it tells of. */
+/* A manifest with the checkpoint's identity, but of other tensors, each of one byte, in as many
+ * files: it is consistent. Their names need more than the header page that it claims. */
 static char *manifest_of_scalars(uint64_t *out_file_bytes, uint32_t shards)
 {
     enum { SHARDS_MAX = 8, SCALARS = 20 };
@@ -115,7 +114,7 @@ static char *manifest_of_scalars(uint64_t *out_file_bytes, uint32_t shards)
     return text;
 }
 
-/* ---- what fits ---- */
+/* ---- accepted adoptions ---- */
 
 /* The run's next attempt saves, and all of it outlives a restart. */
 static void train_on(struct bed *bed, uint64_t attempt, uint64_t step)
@@ -141,7 +140,7 @@ TEST_BETWEEN(test_admit__what_fits_is_committed_and_trained_on, open_with_made, 
     assert_int_equal(num_listed(bed), 1);
     assert_int_equal(load_all(bed, -1, &step), 0);
     assert_int_equal(step, 1);
-    assert_int_equal(adopt(bed, manifest), 0); /* who did not hear the answer asks again */
+    assert_int_equal(adopt(bed, manifest), 0); /* a client that missed the answer asks again */
     assert_int_equal(num_listed(bed), 1);
     train_on(bed, 2, 2);
     assert_int_equal(num_listed(bed), 2);
@@ -160,7 +159,8 @@ TEST_BETWEEN(test_admit__a_run_that_was_begun_is_not_adopted, open_with_made, cl
     put_shards(bed, store);
     assert_int_equal(adopt_as(bed, manifest, true), ERR_EXISTS);
     assert_int_equal(adopt(bed, manifest), ERR_DENIED); /* it could be the trainer's own */
-    bed_stop(bed); /* the attempt's file went with the run's folder, the shards are nobody's */
+    bed_stop(
+        bed); /* the attempt's file was removed with the run's folder; the shards have no owner */
     assert_int_equal(bed_start(bed), 0);
     assert_int_equal(num_listed(bed), 0);
     put_shards(bed, store);
@@ -172,7 +172,7 @@ TEST_BETWEEN(test_admit__a_run_that_was_begun_is_not_adopted, open_with_made, cl
     assert_int_equal(num_listed(bed), 1);
 }
 
-/* What a tool wrote into a run that is there. */
+/* A tool wrote it into an existing run. */
 static void add_shards(const struct bed *bed, const char *step)
 {
     shell("mkdir -p '%s/store/" RUN "' && cp -r '%s/made/" RUN "/%s' '%s/store/" RUN "'", bed->root,
@@ -195,7 +195,7 @@ TEST_BETWEEN(test_admit__a_step_of_an_attempt_that_is_over_comes_beside_a_traine
     assert_int_equal(adopt(bed, manifest), 0);
     assert_int_equal(adopt(bed, manifest), 0);
     assert_int_equal(num_listed(bed), 2);
-    assert_true(save_step(peers, RANKS, 2)); /* nobody has taken its attempt away */
+    assert_true(save_step(peers, RANKS, 2)); /* its attempt is still open */
     peers_close(peers, RANKS);
     for (int again = 0; again < 2; again++) {
         assert_int_equal(num_listed(bed), 3);
@@ -355,7 +355,7 @@ TEST_BETWEEN(test_admit__an_attempt_of_a_run_that_is_being_adopted_waits, open_w
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-/* A restarted ckptd does not know yet that somebody trains in the attempt that it adopts. */
+/* A restarted ckptd does not know yet that a trainer continues the attempt which it adopts. */
 TEST_BETWEEN(test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted, open_with_made,
              let_go_and_close)
 {
@@ -377,7 +377,7 @@ TEST_BETWEEN(test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted, open
         assert_int_equal(load_all(bed, step, NULL), 0);
 }
 
-/* What is adopted is of an attempt that is over, whether another one is opened or not. */
+/* An adopted checkpoint's attempt counts as over, whether another one is opened or not. */
 TEST_BETWEEN(test_admit__an_attempt_is_opened_beside_an_adoption, open_with_made, let_go_and_close)
 {
     struct bed *bed = *state;
@@ -421,7 +421,7 @@ static void exchange_manifest(const struct bed *bed, const char *step)
     free(text);
 }
 
-/* What is in memory and what loads are planned with rests on it: saved here, or loaded before. */
+/* The images in memory and the plans of loads depend on it: saved here, or loaded before. */
 TEST_BETWEEN(test_admit__a_manifest_exchanged_since_it_was_read_is_not_loaded, open_with_made,
              close_with_made)
 {
@@ -446,8 +446,7 @@ TEST_BETWEEN(test_admit__a_manifest_exchanged_since_it_was_read_is_not_loaded, o
     peers_close(peers, RANKS);
 }
 
-/* What a load is planned with was read when ckptd started; of more shards it is not that any more.
- */
+/* ckptd read the data for planning loads at its start; with more shards it is out of date. */
 TEST_BETWEEN(test_admit__a_manifest_exchanged_since_the_start_is_not_loaded, open_with_made,
              close_with_made)
 {
@@ -471,7 +470,7 @@ TEST_BETWEEN(test_admit__a_manifest_exchanged_since_the_start_is_not_loaded, ope
     assert_non_null(strstr(report_line(), "exchanged"));
 }
 
-/* ---- what does not ---- */
+/* ---- refused adoptions ---- */
 
 static void assert_refused(struct bed *bed, const char *text, const char *what)
 {
@@ -493,7 +492,7 @@ TEST_BETWEEN(test_admit__a_manifest_that_lies_is_refused, open_with_made, close_
     snprintf(store, sizeof store, "%s/store", bed->root);
     put_shards(bed, store);
     char *same = forged("\"bed\"", "\"bed\"");
-    assert_string_equal(same, manifest); /* hash_again() knows how */
+    assert_string_equal(same, manifest); /* hash_again() recomputes it */
     free(same);
     const struct {
         const char *from, *to;
@@ -641,7 +640,7 @@ TEST_BETWEEN(test_admit__what_was_put_right_is_served_again, open_with_made, clo
     assert_int_equal(release(bed, 1), ERR_CORRUPT); /* it is not whole */
     assert_true(load_all(bed, 1, NULL) != 0);
     shell("cd '%s' && cp copy %s && test -e " RUN "/quarantine/step-00000001-a0001", store, shard);
-    assert_true(load_all(bed, 1, NULL) != 0); /* nobody has said so yet */
+    assert_true(load_all(bed, 1, NULL) != 0); /* ckptd has not reported it yet */
     assert_int_equal(release(bed, 1), 0);
     assert_int_equal(load_all(bed, 1, NULL), 0);
     Holdfast__V1__ListReply *reply = bed_list(bed);
@@ -691,7 +690,8 @@ TEST_BETWEEN(test_admit__what_comes_while_the_scrub_reads_newer_ones_was_not_rea
     bed_stop(bed);
     bed->config.scrub_rate = 1ll << 30;
     bed->config.scrub_period = bed->config.scrub_start_ms = 0;
-    assert_int_equal(bed_start(bed), 0); /* in the first pass it is read, the next knows that */
+    assert_int_equal(bed_start(bed),
+                     0); /* the first pass reads it, the next one knows the result */
     bool is_read = false;
     for (int ms = 0; ms < BED_PATIENCE_MS && !is_read; ms += 50) {
         Holdfast__V1__ListReply *reply = bed_list(bed);

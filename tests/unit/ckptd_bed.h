@@ -1,9 +1,9 @@
 /* ckptd_bed.h - a ckptd inside the test, and a raw client that speaks ckpt.proto and arena.h.
  *
  * The service runs on a thread of the test's process with small limits; a client is a session and
- * its arena connection, without libckpt, so that it can also do what libckpt never would. One
- * model: rank r of n holds the rows [r * ROWS / n, (r + 1) * ROWS / n) of one F32 matrix.
- * Everything lives below $TMPDIR and goes with the bed. */
+ * its arena connection, without libckpt, so that it can also break the protocol. One model: rank r
+ * of n holds the rows [r * ROWS / n, (r + 1) * ROWS / n) of one F32 matrix. All files lie below
+ * $TMPDIR and are removed with the bed. */
 #ifndef HOLDFAST_TESTS_CKPTD_BED_H
 #define HOLDFAST_TESTS_CKPTD_BED_H
 
@@ -45,18 +45,18 @@ struct bed {
     char *argv[14]; /* a reload reads them again */
     struct config config;
     struct service *service;
-    bool may_be_bare; /* it is used while its pool is being filled */
+    bool may_be_bare; /* the service runs while its pool is still being filled */
     pthread_t thread;
     struct rpc_client *rpc;
-    const char *run; /* whose attempt is opened; RUN unless a test says so */
+    const char *run; /* the run whose attempt is opened; RUN by default */
     uint64_t attempt;
     struct event turn; /* of bed_hold() */
     sem_t is_held, may_go_on;
     int log_fd, stderr_fd; /* of bed_divert_log() */
 };
 
-/* Between hold and go_on the service thread stands still: what a test changes meanwhile is seen by
- * it and by all that it has done afterwards. */
+/* Between hold and go_on the service thread is stopped. It sees every change that the test makes
+ * meanwhile. */
 void bed_hold(struct bed *bed);
 void bed_go_on(struct bed *bed);
 
@@ -71,7 +71,7 @@ struct peer {
     uint64_t image_bytes, data_byte, bytes;
     uint32_t image_segments; /* of every image; fewer than image_bytes need: a window */
     uint32_t num_ahead, ahead[POOL_SEGMENTS_MAX]; /* segments lent with the description */
-    bool is_last;                                 /* as ckpt_save_last has it */
+    bool is_last;                                 /* like ckpt_save_last */
     const char *state_json;                       /* of its saves; NULL: none */
     /* of the save in work */
     uint64_t save;
@@ -86,19 +86,19 @@ void sleep_ms(long ms);
 
 void *bed_thread(void *service);
 
-/* Drains the service until its thread has ended; what it knew may be looked at. */
+/* Drains the service until its thread has ended; its state may be read afterwards. */
 void bed_end_thread(struct bed *bed);
 void bed_close_service(struct bed *bed);
 void bed_stop(struct bed *bed);
 
-/* The log goes into a file, until bed_read_log() gives what has come into it. */
+/* Redirects the log into a file; bed_read_log() returns the contents and ends that. */
 void bed_divert_log(struct bed *bed);
 void bed_read_log(struct bed *bed, char *out, size_t bytes);
 
-/* 0, or why the service does not open. */
+/* Opens the service: 0, or the error. */
 int bed_start(struct bed *bed);
 
-/* Ends it, and starts another. */
+/* Ends the service and starts another. */
 void bed_restart(struct bed *bed);
 
 /* With a matrix of this shape. */
@@ -110,7 +110,8 @@ static inline struct bed *bed_new(void)
 
 void bed_free(struct bed *bed);
 
-/* Forgets what was found damaged, now that it was put right: the next start must find it again. */
+/* Forgets the damage that was found, after a test repaired it: the next start must find damage
+ * again. */
 void bed_forget_damage(const struct bed *bed);
 
 /* Not started yet. */
@@ -137,18 +138,18 @@ int bed_tear_down(void **state);
 int call(struct bed *bed, const char *method, const ProtobufCMessage *request,
          const ProtobufCMessageDescriptor *type, void *out);
 
-/* A call of whose answer nothing but the error is looked at. */
+/* Makes a call and returns only its error. */
 int try_call(struct bed *bed, const char *method, const ProtobufCMessage *request);
 
 #define FREE_REPLY(reply) protobuf_c_message_free_unpacked(&(reply)->base, NULL)
 
-/* What Status says; json_decref() it. */
+/* The answer of Status; the caller does json_decref(). */
 json_t *bed_status(struct bed *bed);
 
-/* One number of it: <part>.<name>. */
+/* One number of Status: <part>.<name>. */
 double status_number(struct bed *bed, const char *part, const char *name);
 
-#define BED_PATIENCE_MS 20000 /* for what should take a fraction of a second */
+#define BED_PATIENCE_MS 20000 /* time limit of waits that should take a fraction of a second */
 
 /* Waits until the number is `want`. */
 bool wait_number(struct bed *bed, const char *part, const char *name, double want);
@@ -156,7 +157,7 @@ bool wait_number(struct bed *bed, const char *part, const char *name, double wan
 /* The first page of the run's list; FREE_REPLY() it. */
 Holdfast__V1__ListReply *bed_list(struct bed *bed);
 
-/* Pins a step of the open attempt, or takes its pin away. */
+/* Pins a step of the open attempt, or unpins it. */
 int bed_pin(struct bed *bed, uint64_t step, bool unpin);
 int open_attempt(struct bed *bed, uint32_t world_size);
 
@@ -201,14 +202,14 @@ void peer_fill(struct peer *peer, uint64_t step);
 void peer_announce(struct peer *peer, uint32_t kind, uint64_t offset, uint64_t bytes);
 void peer_finish(struct peer *peer, uint64_t step);
 
-/* Gives up the save in work. */
+/* Aborts the save in work. */
 void peer_abort(struct peer *peer);
 
-/* How the save is doing, at most so long later; `reason` may be NULL. */
+/* The state of the save after at most that time; `reason` may be NULL. */
 Holdfast__V1__SaveState ask_save(struct bed *bed, uint64_t step, uint32_t timeout_ms,
                                  char reason[512]);
 
-/* Until it is over. */
+/* Waits until the save is over. */
 Holdfast__V1__SaveState wait_save(struct bed *bed, uint64_t step, char reason[512]);
 
 /* All ranks save `step`; true when it was committed. */
@@ -217,11 +218,11 @@ bool save_step(struct peer *peers, uint32_t world_size, uint64_t step);
 /* A new attempt, whose ranks have described what they save. */
 void bed_open_world(struct bed *bed, struct peer *peers, uint32_t world_size);
 
-/* Another bit in byte `at` of a file of a checkpoint. */
+/* Flips a bit of byte `at` in a file of a checkpoint. */
 void bed_flip_byte(const struct bed *bed, uint64_t step, uint64_t attempt, const char *file,
                    uint64_t at);
 
-/* A new attempt saves the steps [first, last], and its ranks go. */
+/* Saves the steps [first, last] in a new attempt, then disconnects its ranks. */
 void bed_save_steps(struct bed *bed, struct peer *peers, uint32_t world_size, uint64_t first,
                     uint64_t last);
 

@@ -1,10 +1,10 @@
-/* ckptd_breach.c - trainers that do to their memory what they must not.
+/* ckptd_breach.c - trainers that misuse their shared memory.
  *
- * Goal: whatever a rank does to its arena (holes, truncation, seals, late writes), ckptd goes on,
- * nothing that was committed is served changed, and above all nobody else's save is touched: what
- * other ranks save afterwards is whole on disk, also while the offender goes on from its old
- * mappings. Method: a raw client; a pool so small that the next attempt gets the same segments; a
- * restart, so that loads come from the disk and not from memory. SEED=<n> and ROUNDS=<n>. */
+ * Goal: whatever a rank does to its arena (holes, truncation, seals, late writes), ckptd continues
+ * and serves committed data unchanged. Above all, other saves are untouched: later saves of other
+ * ranks are whole on disk, also while the offender still writes by its old mappings. Method: a raw
+ * client; a pool so small that the next attempt gets the same segments; a restart, so that loads
+ * come from the disk and not from memory. SEED=<n> and ROUNDS=<n>. */
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/random.h"
 #include "tests/unit/suite.h"
@@ -134,8 +134,8 @@ static void load_if_whole(struct bed *bed, int64_t step)
     load_close(&loading);
 }
 
-/* At each point of a save of its own. What is committed all the same is what was hashed, or found
- * when the file is read; the one before is whole; ckptd goes on. */
+/* At each point of a save, one save each. If it is committed, its data is as hashed, or ckptd finds
+ * the damage when it reads the file. The save before is whole; ckptd continues. */
 static void offend_while_saving(struct bed *bed, enum deed deed, int when)
 {
     bed_open_world(bed, peers, 1);
@@ -162,7 +162,7 @@ static void offend_while_saving(struct bed *bed, enum deed deed, int when)
     load_if_whole(bed, 2);
 }
 
-/* Each in a world of its own. */
+/* Each deed on a fresh bed. */
 TEST(test_breach__a_rank_that_punches_or_overwrites_its_own_save_harms_itself_alone)
 {
     for (int i = 0; i < 3 * NUM_DEEDS; i++) {
@@ -172,8 +172,8 @@ TEST(test_breach__a_rank_that_punches_or_overwrites_its_own_save_harms_itself_al
     }
 }
 
-/* All that rank and daemon share for control becomes zero, or random, between two entries, and the
- * daemon looks at it before the rank hangs up. */
+/* All control data that rank and daemon share becomes zero, or random, between two entries; the
+ * daemon reads it before the rank hangs up. */
 BED_TEST_BETWEEN(test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_session, set_up,
                  bed_tear_down)
 {
@@ -190,7 +190,8 @@ BED_TEST_BETWEEN(test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_
         for (size_t b = 0; i % 2 == 1 && b < sizeof *peers[0].control; b++)
             page[b] = (uint8_t)next_random(256);
         assert_int_equal(write(peers[0].event_fd, &one, sizeof one), sizeof one);
-        json_decref(bed_status(bed)); /* its answer comes behind what the rank woke it for */
+        json_decref(
+            bed_status(bed)); /* its answer comes after the entry that the rank woke it for */
         peers_close(peers, 1);
         assert_int_not_equal(wait_save(bed, (uint64_t)i + 1, NULL),
                              HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
@@ -202,7 +203,7 @@ BED_TEST_BETWEEN(test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_
     assert_int_equal(load_all(bed, 100, NULL), 0);
 }
 
-/* ---- what a session may reach, in a pool that has room ---- */
+/* ---- memory that a session can reach, in a pool that has room ---- */
 
 BED_TEST(test_breach__a_session_gets_only_what_is_lent_to_it)
 {

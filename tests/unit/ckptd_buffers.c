@@ -1,7 +1,8 @@
 /* ckptd_buffers.c - buffers that several fleets share (ckptd/tiers/buffers.c).
  *
- * Goal: no more are out than there are, who finds none is called when one comes back, in the order
- * in which they came, and nobody is forgotten. Method: waiters that take as many as they want. */
+ * Goal: no more buffers are taken than exist. A waiter that finds none is called when one is
+ * returned, in order of arrival, and none is forgotten. Method: waiters that take several buffers
+ * each. */
 #include "ckptd/core/loop.h"
 #include "ckptd/tiers/buffers.h"
 #include "tests/unit/suite.h"
@@ -15,7 +16,7 @@ struct fleet {
     struct buffers *buffers;
     void *held[COUNT];
     uint32_t num_held, wants;
-    char *order; /* of who got one */
+    char *order; /* of the waiters that got one */
     char name;
 };
 
@@ -56,7 +57,7 @@ TEST(test_buffers__who_found_none_gets_the_next_in_the_order_of_coming)
                                    .order = order,
                                    .name = (char)('a' + i)};
         take(&fleets[i]);
-        take(&fleets[i]); /* whoever asks twice waits once */
+        take(&fleets[i]); /* a waiter that asks twice waits once */
     }
     assert_string_equal(order, "aaa");
     for (int i = 0; i < COUNT; i++)

@@ -1,9 +1,10 @@
-/* ckptd_bulk_handles.c - what a node has opened, and its bytes over the bulk plane.
+/* ckptd_bulk_handles.c - handles of the objects that a node opened, and its blocks over the bulk
+ * plane.
  *
- * Goal: a block is written where it says, and read back; a handle is of use to the node alone that
- * it was given to, as what it was opened for, and inside the object; one that is in use, or whose
- * client works, is not taken away; readers leave nodes their share. Method: the table of handles
- * and the plane's side of it, on a local store. */
+ * Goal: a block is written at its offset and read back. A handle works only for the node that it
+ * was given to, for the purpose it was opened for, and within the object. A handle in use, or of an
+ * active client, is not evicted; readers leave nodes their share. Method: the table of handles and
+ * the plane's side of it, on a local store. */
 #include "ckptd/bulk/entered.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"

@@ -1,11 +1,11 @@
 /* ckptd_busy.c - saves that overlap, and ranks that find every image in use.
  *
- * Goal: two saves of a run are in work at once and are committed in their order; a third is told at
- * once that there is no image, waits as long as its ranks are ready to, or takes the image of the
- * second, which makes way; a last save comes before others; whatever ends the wait is answered as
- * what it is. Method: a service in this process (ckptd_bed.h) in which rank 0 is two saves ahead of
- * rank 1, so that both its images stay in use until the test lets rank 1 come. The store holds each
- * request back for a random time (the fault back-end): the later save is often on disk first. */
+ * Goal: two saves of a run are in work at once and are committed in their order; a third is refused
+ * at once for lack of an image, waits as long as its ranks allow, or takes the image of the second.
+ * A last save comes before others. The answer names the true cause that ended a wait. Method: a
+ * service in this process (ckptd_bed.h) in which rank 0 is two saves ahead of rank 1, so that both
+ * its images stay in use until the test starts rank 1. The store delays each request for a random
+ * time (the fault back-end): the later save is often on disk first. */
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
 
@@ -54,7 +54,7 @@ static void catch_up(uint64_t step)
     peer_finish(&peers[1], step + 1);
 }
 
-/* A BeginSave that waits, on a thread of its own. */
+/* A BeginSave that waits, on a separate thread. */
 struct waiting {
     struct peer *peer;
     uint64_t step;

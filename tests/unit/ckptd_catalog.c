@@ -1,9 +1,9 @@
-/* ckptd_catalog.c - what a start finds in the store.
+/* ckptd_catalog.c - ckptd's scan of the store at start.
  *
- * Goal: rubbish goes, damage is kept and named, foreign files are not touched, the order is newest
- * attempt first. Method: a store in memory, filled by hand with manifests and shards; catalog_open
- * on a service that has nothing else. And what comes into the list by the one way that there is:
- * what it has already gains a place. */
+ * Goal: rubbish is removed, damage is kept and named, foreign files are not touched, the order is
+ * newest attempt first. Method: a store in memory, filled by hand with manifests and shards;
+ * catalog_open on a service without other parts. Also catalog_add: an entry that is listed already
+ * gains a place. */
 #include "ckptd/core/copies.h"
 #include "proto/format/flaw.h"
 #include "proto/format/origin.h"
@@ -150,7 +150,8 @@ TEST_BETWEEN(test_catalog__the_newest_attempt_comes_first_then_the_newest_step, 
 TEST_BETWEEN(test_catalog__each_checkpoint_has_its_place_among_attempts_that_overlap, set_up,
              tear_down)
 {
-    /* Five starts of ten steps each; every one goes back behind the newest step of the last. */
+    /* Five starts of ten steps each; every start continues from before the newest step of the
+     * last. */
     for (uint64_t attempt = 1; attempt <= 5; attempt++)
         for (uint64_t i = 0; i < 10; i++)
             put_checkpoint(10 + 4 * attempt + i, attempt);
@@ -166,7 +167,7 @@ TEST_BETWEEN(test_catalog__each_checkpoint_has_its_place_among_attempts_that_ove
         assert_ptr_equal(catalog_next_older(run, step, attempt), c->next);
     }
     assert_int_equal(count, 50);
-    /* Places where nothing stands: before all, between two attempts, behind all. */
+    /* Positions without an entry: before all, between two attempts, after all. */
     assert_ptr_equal(catalog_next_older(run, 0, 6), run->checkpoints);
     assert_non_null(catalog_find(run, 27, 2));
     assert_ptr_equal(catalog_next_older(run, 0, 3), catalog_find(run, 27, 2));
@@ -215,7 +216,7 @@ TEST_BETWEEN(test_catalog__shards_that_no_mark_proves_unfinished_are_set_aside, 
     assert_false(exists(RUN "/quarantine/step-00000002-a0001"));
 }
 
-/* Another node knows whether it is a part of a checkpoint. */
+/* Another node may be asked whether it holds a part of a checkpoint. */
 TEST_BETWEEN(test_catalog__a_part_is_in_doubt_until_its_coordinator_was_asked, set_up, tear_down)
 {
     char text[MARK_BYTES_MAX];
@@ -278,7 +279,7 @@ TEST_BETWEEN(test_catalog__a_short_shard_is_damage, set_up, tear_down)
     expect_damage("12288 bytes instead of 16384");
 }
 
-/* It is not served, and nothing is noted about it: a move back makes it what it was. */
+/* It is not served and no note is made: moving the file back restores it. */
 static void expect_moved(struct run *run, uint64_t step, const char *reason)
 {
     struct checkpoint *moved = catalog_find(run, step, 1);
@@ -347,7 +348,7 @@ TEST_BETWEEN(test_catalog__a_summary_with_an_impossible_count_is_damage, set_up,
     size_t before = (size_t)(at - (char *)text);
     memcpy(changed, text, before);
     strcpy(changed + before, to);
-    /* The padding behind the summary gives way. */
+    /* The padding after the summary shrinks. */
     memcpy(changed + before + strlen(to), at + strlen(from),
            MANIFEST_SUMMARY_BYTES - before - strlen(to));
     changed[MANIFEST_SUMMARY_BYTES - 1] = '\n';
@@ -376,7 +377,7 @@ static void fail_call(const char *kind, int number)
     assert_int_equal(storage_open(&service.storage, &storage_fault, where, NULL), 0);
 }
 
-/* What a daemon forgets at its end. */
+/* The state that a daemon loses at its shutdown. */
 static void forget(void)
 {
     catalog_close(&service);
@@ -392,7 +393,7 @@ TEST_BETWEEN(test_catalog__an_error_of_the_disk_proves_no_damage, set_up, tear_d
     struct checkpoint *failed = catalog_find(run, 1, 1);
     assert_true(failed && failed->damaged);
     assert_non_null(strstr(failed->damage, "injected fault"));
-    assert_false(exists(RUN "/quarantine/step-00000001-a0001")); /* the next start looks again */
+    assert_false(exists(RUN "/quarantine/step-00000001-a0001")); /* the next start reads it again */
     forget();
     assert_false(catalog_find(open_and_find(), 1, 1)->damaged);
 }
@@ -418,7 +419,7 @@ TEST_BETWEEN(test_catalog__a_step_that_cannot_be_listed_is_kept_and_named, set_u
         snprintf(note, sizeof note, RUN "/quarantine/step-%08d-a0001", (int)step);
         snprintf(shard, sizeof shard, RUN "/step-%08d-a0001/shard-00001-of-00002.safetensors",
                  (int)step);
-        assert_false(exists(note)); /* the next start looks again */
+        assert_false(exists(note)); /* the next start reads it again */
         assert_true(exists(shard));
         forget();
         run = open_and_find();
@@ -455,7 +456,7 @@ TEST_BETWEEN(test_catalog__a_run_that_cannot_be_listed_is_refused_by_name, set_u
 TEST_BETWEEN(test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_read, set_up,
              tear_down)
 {
-    fail_call("fetch", 3); /* behind two summaries */
+    fail_call("fetch", 3); /* after two summaries */
     put_checkpoint(1, 1);
     put_checkpoint(2, 1);
     put(RUN "/quarantine/step-00000002-a0001", 10);
@@ -466,7 +467,7 @@ TEST_BETWEEN(test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_rea
     assert_ptr_equal(catalog_newest(run), catalog_find(run, 1, 1));
 }
 
-/* So many that threads look at them: the answer is the same. */
+/* Enough for several threads to read them: the answer is the same. */
 TEST_BETWEEN(test_catalog__hundreds_are_found_whole_damaged_or_removed, set_up, tear_down)
 {
     config.limit_checkpoints = 1000;
@@ -561,7 +562,7 @@ TEST_BETWEEN(test_catalog__what_another_tier_lists_gains_the_place_that_it_comes
     }
 }
 
-/* A save, a removal that failed, an adoption: another tier may have come to list it meanwhile. */
+/* A save, a removal that failed, an adoption: another tier may list it already. */
 TEST_BETWEEN(test_catalog__an_entry_that_was_promised_is_merged_with_its_pin, set_up, tear_down)
 {
     struct run *run = a_run();

@@ -1,8 +1,9 @@
 /* ckptd_commit.c - the state machine that decides when a checkpoint exists.
  *
- * Goal: what no invariant says: which saves a start waits for, which numbers it takes, what a rank
- * is told that begins a step again, limits. Method: one event at a time. The invariants are held by
- * ckptd_commit_any.c in any order of events, and by ckptd_sim_nodes.c with several nodes. */
+ * Goal: behaviour outside the invariants: the saves that a start waits for, the numbers that it
+ * takes, the answer to a rank that begins a step again, limits. Method: one event at a time.
+ * ckptd_commit_any.c checks the invariants in any order of events, ckptd_sim_nodes.c with several
+ * nodes. */
 #include "ckptd/machines/commit.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
@@ -209,7 +210,8 @@ TEST_BETWEEN(test_commit__a_step_that_all_know_to_be_given_up_is_begun_again, se
     assert_int_equal(commit_begin(&machine, &actions, &first, 1, 0, 10), 0);
     commit_failed(&machine, &actions, first, 0, ERR_IO, "test");
     expect_action(COMMIT_DISCARD);
-    /* Rank 0 still copies: a late rank cannot begin what it would take for the same save. */
+    /* Rank 0 still copies: a late rank cannot begin a save that it would mistake for the same
+     * one. */
     assert_int_equal(commit_begin(&machine, &actions, &again, 1, 1, 10), ERR_ABORTED);
     commit_let_go(&machine, 1, 0);
     /* The files of the first save still go. */

@@ -1,12 +1,12 @@
 /* ckptd_commit_any.c - the state machine that decides when a checkpoint exists, in any order.
  *
- * Goal: the invariants commit.I1 to I10 and commit.I12 under any order of events.
- * Method: a seeded scheduler plays ranks, disk and operator against the machine; completions come
- * late, in any order, twice, or for saves that are gone; I/O fails or its outcome is unknown; ranks
- * die, give up, begin again; the daemon crashes at any point and starts from what its disk shows.
- * After every event the world is checked: no acknowledged checkpoint is lost, nothing with a
- * manifest lacks a file. At the end the faults stop and everything must settle. Replay one world
- * with SIM_SEED=<seed>; SIM_WORLDS=<n> sets how many. */
+ * Goal: the invariants commit.I1 to I10 and commit.I12 under any order of events. Method: a seeded
+ * scheduler plays ranks, disk and operator against the machine; completions come late, in any
+ * order, twice, or for saves that are gone; I/O fails or its outcome is unknown; ranks die, abort,
+ * begin again; the daemon crashes at any point and starts from what its disk shows. After every
+ * event the world is checked: no acknowledged checkpoint is lost, nothing with a manifest lacks a
+ * file. At the end the faults stop and everything must settle. Replay one world with
+ * SIM_SEED=<seed>; SIM_WORLDS=<n> sets how many. */
 #include "ckptd/machines/commit.h"
 #include "proto/base/report.h"
 #include "tests/unit/sim.h"
@@ -49,7 +49,7 @@ struct world {
     struct pending pending[PENDING_MAX];
     uint32_t num_pending;
     uint64_t durable_attempt, answered_attempt;
-    uint64_t rank_attempt[RANKS_MAX], rank_step[RANKS_MAX]; /* what each rank believes */
+    uint64_t rank_attempt[RANKS_MAX], rank_step[RANKS_MAX]; /* what each rank assumes */
     uint64_t rank_save[RANKS_MAX];                          /* that it copies; 0: nothing */
     uint32_t world_size;
     uint64_t num_done, num_crashes, done_attempt, done_step; /* the last: of the newest commit */
@@ -165,7 +165,7 @@ static void place(struct world *world, struct truth *truth, struct commit_action
         world->pending[world->num_pending++] = (struct pending){COMMIT_PLACE, truth->id, 0};
 }
 
-/* The disk does what was asked, or not, and the machine hears of it. */
+/* The disk performs the request, or not, and the machine gets the result. */
 static void complete(struct world *world, const struct pending *pending)
 {
     struct commit_actions list = {0};
@@ -209,7 +209,7 @@ static void complete(struct world *world, const struct pending *pending)
     perform(world, &list);
 }
 
-/* The answer once more, as a success: whatever the first one was, it changes nothing. */
+/* Delivers the answer once more, as a success: whatever the first one was, it changes nothing. */
 static void repeat(struct world *world, const struct pending *pending)
 {
     struct commit_actions list = {0};
@@ -238,7 +238,7 @@ static void complete_any(struct world *world)
         repeat(world, &pending);
 }
 
-/* begin.c asks the catalog, too. */
+/* begin.c also consults the catalog. */
 static bool is_listed(const struct world *world, uint64_t attempt, uint64_t step)
 {
     for (uint32_t i = 0; i < world->num_saves; i++)
@@ -301,7 +301,7 @@ static void rank_begins(struct world *world, uint32_t rank)
                 "commit.I6: all ranks that copy a step mean the same save");
 }
 
-/* A rank gives up what it copies, or has copied all of a save that is over. */
+/* A rank aborts its copy, or has copied all of a save that is over. */
 static void rank_lets_go(struct world *world, uint32_t rank)
 {
     struct commit_actions list = {0};
@@ -313,7 +313,7 @@ static void rank_lets_go(struct world *world, uint32_t rank)
     perform(world, &list);
 }
 
-/* Somebody finds no image. */
+/* A rank finds no free image. */
 static void one_makes_way(struct world *world)
 {
     struct commit_actions list = {0};

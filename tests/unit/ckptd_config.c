@@ -1,9 +1,9 @@
-/* ckptd_config.c - what ckptd can be told.
+/* ckptd_config.c - ckptd's settings.
  *
  * Goal: relations between keys are refused with the key's name, precedence is as documented, and
  * the manual (deploy/ckptd.conf) names every key with its true default. Method: config_load on
- * argument lists; the manual with every commented default switched on must give the same settings
- * as no file at all, and name all keys. The source is included whole for its table. */
+ * argument lists; with every commented default enabled the manual must give the same settings as no
+ * file, and name all keys. The source is included whole for its table. */
 #include "ckptd/core/config.c"
 #include "tests/unit/suite.h"
 

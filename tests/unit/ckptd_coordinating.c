@@ -1,10 +1,10 @@
-/* ckptd_coordinating.c - what a save's coordinator makes of the words of other nodes
+/* ckptd_coordinating.c - how a save's coordinator handles reports of other nodes
  * (ckptd/machines/coordinating.c).
  *
- * Goal: what fails a save or keeps it, what is told of one that is over, and coordinating.C2 to C7.
- * Method: one event at a time, on a save of three ranks: one at the coordinator's node, one at node
- * 1, one at node 2. How parts come to a commit is told by tests/unit/ckptd_sim_nodes.c, where
- * nodes, trainers and failures meet. */
+ * Goal: the reports that fail a save or not, the answers about a save that is over, and
+ * coordinating.C2 to C7. Method: one event at a time, on a save of three ranks: one at the
+ * coordinator's node, one at node 1, one at node 2. tests/unit/ckptd_sim_nodes.c tests the way to a
+ * commit, with nodes, trainers and failures together. */
 #include "ckptd/machines/coordinating.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
@@ -22,7 +22,7 @@ static const struct coordinating_report node_1 = {.node = 1, .num_parts = 1};
 static const struct coordinating_report node_1_placed = {
     .node = 1, .num_parts = 1, .says_placed = true};
 
-/* The save, and what is known of its ranks. */
+/* The save, and the known facts about its ranks. */
 static struct bed {
     struct commit commit;
     struct commit_actions actions;
@@ -155,7 +155,7 @@ TEST(test_coordinating__another_boot_id_is_a_restart)
     uint64_t known = 0;
     assert_false(coordinating_hear_boot(&known, 7));
     assert_false(coordinating_hear_boot(&known, 7));
-    assert_false(coordinating_hear_boot(&known, 0)); /* of a release that tells none */
+    assert_false(coordinating_hear_boot(&known, 0)); /* of a release that reports none */
     assert_true(coordinating_hear_boot(&known, 8));
     assert_false(coordinating_hear_boot(&known, 8));
 }

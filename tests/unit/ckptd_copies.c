@@ -1,7 +1,7 @@
-/* ckptd_copies.c - which copies of a checkpoint there are, and what they survive.
+/* ckptd_copies.c - the copies of a checkpoint, and the losses that they survive.
  *
- * Goal: a part is no copy; a level is said only of what is there; what lies on a node that does not
- * answer is out of reach unless another has it; a node that refuses is passed over. Method: a
+ * Goal: a part is no copy; a level counts only existing copies; a copy on a node that does not
+ * answer is unreachable unless another node has it; a node that refuses is skipped. Method: a
  * checkpoint of four shards on three of four nodes, in a catalog without a store. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/config.h"
@@ -250,7 +250,7 @@ static int tear_down_cluster(void **state)
     return 0;
 }
 
-/* What goes to all peers together. */
+/* Counts the copies that are due, over all peers. */
 static uint64_t count_dues(const struct cluster *cluster)
 {
     uint64_t all = 0, left, bytes;

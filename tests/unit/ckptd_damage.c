@@ -1,11 +1,11 @@
-/* ckptd_damage.c - what ckptd does with a checkpoint whose bytes changed while nobody looked.
+/* ckptd_damage.c - how ckptd treats a checkpoint whose bytes changed on disk.
  *
  * Goal: a load is refused with ERR_CORRUPT, and the checkpoint is called damaged with the place,
- * wherever a byte of its manifest, header, checksum table or data changed, whatever was cut off,
- * and when a block is another one of the same file, one of another rank's, or was right in an older
- * checkpoint; its neighbours load. Method: the service and the raw client of ckptd_bed.h; STEPS
- * checkpoints are damaged at a time, each elsewhere, and after a restart, in a small pool and with
- * nothing in memory, all are loaded. The places are the bytes of manifest, header and table and
+ * wherever a byte of its manifest, header, checksum table or data changed, or a file was truncated.
+ * Likewise when a block comes from elsewhere in the file, from another rank's, or from an older
+ * checkpoint. Its neighbours load. Method: the service and the raw client of ckptd_bed.h; STEPS
+ * checkpoints are damaged at a time, each at another place. After a restart, with a small pool and
+ * no images in memory, all are loaded. The places are the bytes of manifest, header and table and
  * one byte in every 4 KiB of data, in make test every STRIDE-th; which ones, which bit, and which
  * byte there, differs from run to run: SEED= repeats it, SAMPLE=1 takes every place (sample.h).
  * clients_damage.c goes through the bytes with the offline tool, on the same formats. */
@@ -63,7 +63,7 @@ static off_t size_of(const struct bed *bed, uint64_t step, const char *name)
     return status.st_size;
 }
 
-/* What is changed of a file, to put it back. */
+/* The changed bytes of a file, to restore them. */
 struct undo {
     uint8_t *bytes;
     size_t count;
@@ -118,8 +118,7 @@ static void undo_damage(struct undo *undo, const struct bed *bed, uint64_t step,
     close(fd);
 }
 
-/* What the list has to say of it: the file, of data the block, and the header, which is read first.
- */
+/* Expected in the list: the file; for data the block; and the header, which is read first. */
 static void name_damage(char out[100], const struct bed *bed, uint64_t step,
                         const struct damage *damage)
 {
@@ -142,7 +141,7 @@ static void name_damage(char out[100], const struct bed *bed, uint64_t step,
 static void expect_named(struct bed *bed, const struct damage *damages, uint32_t count)
 {
     Holdfast__V1__ListReply *reply = bed_list(bed);
-    assert_int_equal(reply->n_checkpoints, STEPS); /* kept, whatever it is */
+    assert_int_equal(reply->n_checkpoints, STEPS); /* kept unchanged */
     for (size_t i = 0; i < reply->n_checkpoints; i++) {
         const Holdfast__V1__CheckpointSummary *listed = reply->checkpoints[i];
         bool is_damaged = listed->step <= count;
@@ -200,7 +199,7 @@ static void add(struct batch *batch, struct damage damage)
         flush(batch);
 }
 
-/* ---- what is looked at ---- */
+/* ---- the checks ---- */
 
 static uint32_t stride;
 

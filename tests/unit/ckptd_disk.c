@@ -1,11 +1,9 @@
 /* ckptd_disk.c - the daemon on a disk that is full or fails.
  *
- * Goal: what does not fit is refused before its first byte, with the numbers, and gives its promise
- * of room back; after a failed sync nothing is believed that was not written anew; what nobody can
- * be sure of takes the store offline. Method: a service in this process, a raw client
- * (ckptd_bed.h), a store that is small or fails where it is told to. ckptd_faults.c lets each
- * operation fail in turn.
- */
+ * Goal: a save that does not fit is refused before its first byte, with the numbers, and returns
+ * its reservation of space. After a failed sync ckptd trusts only data written again. An unknown
+ * outcome takes the store offline. Method: a service in this process, a raw client (ckptd_bed.h), a
+ * store that is small or fails as planned. ckptd_faults.c makes each operation fail in turn. */
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
 
@@ -69,7 +67,7 @@ static void start_on(struct bed *bed, const char *faults)
     bed_open_world(bed, peers, 1);
 }
 
-/* The kernel may have dropped what the failed sync was to write. */
+/* The kernel may have dropped the data that the failed sync should have written. */
 BED_TEST(test_disk__a_shard_whose_sync_failed_is_written_once_more)
 {
     start_on(bed, "fault:only=sync,fail_at=1:local:");
@@ -83,7 +81,7 @@ BED_TEST(test_disk__a_shard_whose_sync_failed_is_written_once_more)
     peers_close(peers, 1);
 }
 
-/* The disk is gone from some operation on: where that is a sync, what follows fails as well. */
+/* The disk fails from some operation on: where that is a sync, the later ones fail as well. */
 static bool is_offline_after(struct bed *bed, uint64_t operation, char reason[512])
 {
     bed_stop(bed);
@@ -125,11 +123,11 @@ BED_TEST(test_disk__a_disk_that_fails_a_sync_and_the_new_file_takes_the_store_of
     peers_close(peers, 1);
 }
 
-/* Nobody can tell whether a manifest is durable whose publish failed at its end. */
+/* A publish fails at its end: it is unknown whether the manifest is durable. */
 BED_TEST(test_disk__an_unsure_manifest_takes_the_store_offline_until_a_restart)
 {
     char reason[512];
-    /* Behind an attempt, the directory of tombstones, and the mark. */
+    /* After an attempt, the directory of tombstones, and the mark. */
     start_on(bed, "fault:late=1,only=publish,fail_at=4:local:");
     assert_false(save_step(peers, 1, 1));
     assert_int_equal(wait_save(bed, 1, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);

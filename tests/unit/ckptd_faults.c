@@ -1,14 +1,13 @@
 /* ckptd_faults.c - each storage operation of a daemon's life fails, once, for ever, or with the
  * power.
  *
- * Goal: whatever fails between a start and an end, with whatever errno, an acknowledged checkpoint
- * stays whole, no torn one is ever listed, pins and leases hold, and the next start finds a store
- * on which all works again; no telling
- * leaves a descriptor behind. Method: three stories (ckptd_stories.h) are lived through again and
- * again. In the n-th telling operation n fails (storage's fault back-end, which also splits
- * transfers and lets a failed publish come back), for n = 1, 2, ... until the story has no such
- * operation. The power cut is the same with every later operation failing too, and then
- * storage_fault_crash; the start after it is cut again at an operation of its own.
+ * Goal: for any failure between start and shutdown, with any errno, an acknowledged checkpoint
+ * stays whole. No torn one is listed, pins and leases hold, and everything works again after the
+ * next start. No run leaks a descriptor. Method: three stories (ckptd_stories.h) are run again and
+ * again. In the n-th run operation n fails (storage's fault back-end, which also splits transfers
+ * and lets a failed publish come back), for n = 1, 2, ... until the story has no such operation.
+ * The power cut is the same with every later operation failing too, and then storage_fault_crash;
+ * the start after it is cut again at an operation of its own.
  *
  * In make test one operation in ONE_IN fails once, for ever and with the power, with an errno that
  * changes, and every call of storage.h with some errnos, once and for ever, at an operation that
@@ -27,7 +26,7 @@
 #define TRIES_MAX 20  /* to meet a call by its number */
 #define COME_BACKS 8u /* power losses after each publish; in half of them the name is back */
 
-/* Not ENOENT, which is no failure but an answer: a removal that hears it goes on. */
+/* Not ENOENT, which is no failure but an answer: a removal that gets it continues. */
 static const unsigned errnos[] = {EIO,   ENOSPC, EACCES, EMFILE, ENOMEM,
                                   EROFS, EDQUOT, ESTALE, EFBIG,  ETIMEDOUT};
 #define NUM_ERRNOS (sizeof errnos / sizeof errnos[0])
@@ -54,8 +53,8 @@ static void expect_closed(void)
     least_open = least;
 }
 
-/* One telling. `cut`: the power goes at the operation, and again during the start after it. Returns
- * the operations of what was told; UINT64_MAX when there was no start. */
+/* One run. `cut`: the power is lost at the operation, and again during the start after it. Returns
+ * the number of operations; UINT64_MAX when the start failed. */
 static uint64_t tell(const struct story *story, struct peer_status *told, struct bed *bed,
                      const char *settings, bool cut)
 {
@@ -72,7 +71,7 @@ static uint64_t tell(const struct story *story, struct peer_status *told, struct
     live_story(story, bed, plain, told);
     uint64_t operations =
         bed->service ? storage_fault_operations(bed->service->storage) : UINT64_MAX;
-    if (cut || next_random(2) == 0) /* what was unsure may come back long after */
+    if (cut || next_random(2) == 0) /* an operation of unknown outcome may take effect long after */
         cut_power(bed);
     else
         bed_stop(bed);
@@ -196,7 +195,7 @@ TEST_BETWEEN(test_faults__each_call_with_each_errno_harms_nothing, open_with_sto
 TEST_BETWEEN(test_faults__a_manifest_that_comes_back_has_all_its_shards, open_with_stories,
              close_with_made)
 {
-    /* In the order of the story; but what a load found is published beside what comes after it. */
+    /* In the order of the story; but the result of a load is published beside later operations. */
     static const struct {
         const char *key;
         bool fails_first, fails_second; /* saves; without an attempt or a mark nothing is saved */

@@ -1,11 +1,10 @@
 /* ckptd_fill.c - a daemon whose pool is still being filled.
  *
- * Goal: it answers, saves and loads as long as that takes; ranks that describe themselves are lent
- * what is ready; it ends when told to, without filling the rest; a pool that cannot be filled ends
- * it with the reason. Method: the linker sends fallocate() through this file, which lets the memory
- * of one segment wait (the first, so that the background's work stands still with it) until the
- * test says so, or refuses one.
- */
+ * Goal: meanwhile it answers, saves and loads. Ranks that describe themselves get the segments that
+ * are ready. It shuts down on request without filling the rest. A pool that cannot be filled ends
+ * it with the reason. Method: the linker sends fallocate() through this file, which delays the
+ * memory of one segment until the test releases it, or refuses one. The first segment is delayed,
+ * so that the background work stops with it. */
 #include "tests/shims/segment.h"
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
@@ -19,7 +18,7 @@ static struct peer peers[RANKS];
 static struct {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    uint32_t asked;     /* segments whose memory was asked for */
+    uint32_t asked;     /* segments whose memory was requested */
     bool holds_first;   /* until it is false */
     uint32_t refuse_at; /* that one, counted from 1; 0: none */
 } filling = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -81,7 +80,7 @@ static void start_held(struct bed *bed)
     pthread_mutex_unlock(&filling.mutex);
 }
 
-/* It is told to end, and only then gets that memory: what follows comes behind the drain. */
+/* It is told to shut down, and gets that memory only then: later requests come after the drain. */
 static void end_thread_held(struct bed *bed)
 {
     service_drain(bed->service);
@@ -105,7 +104,7 @@ BED_TEST_BETWEEN(test_fill__it_answers_saves_and_loads_before_its_pool_is_full, 
     FREE_REPLY(list);
     assert_int_equal(peers_open(peers, bed, RANKS), 0);
     for (uint32_t i = 0; i < RANKS; i++)
-        assert_int_equal(peers[i].num_ahead, 0); /* nothing is ready, and nobody waits for it */
+        assert_int_equal(peers[i].num_ahead, 0); /* nothing is ready, and no rank waits for it */
     assert_true(save_step(peers, RANKS, 1));
     double ready = status_number(bed, "pool", "segments_ready");
     assert_true(ready >= RANKS * peers[0].image_segments && ready < 24);
@@ -146,7 +145,7 @@ BED_TEST_BETWEEN(test_fill__too_few_that_are_ready_stay_so_for_a_load, set_up, t
     start_held(bed);
     struct pool *pool = bed->service->pool;
     assert_int_equal(open_attempt(bed, 1), 0);
-    made[0] = 0; /* as a load that has come and gone would have left it */
+    made[0] = 0; /* as a load that came and ended leaves it */
     assert_int_equal(pool_clean(pool, made, 1), 0);
     assert_int_equal(peers_open(peers, bed, 1), 0);
     assert_true(peers[0].image_segments > 1);

@@ -1,11 +1,11 @@
-/* ckptd_gc.c - rubbish is removed while the daemon serves, and nothing that lives.
+/* ckptd_gc.c - the daemon removes rubbish while it serves, and nothing in use.
  *
- * Goal: a Gc finds what the same search finds on the directory, and removes it; it leaves a save in
- * work, what a tool writes or reads under a lease, young temporary files, pins, foreign files; the
- * daemon answers meanwhile. Method: the service and the raw client of ckptd_bed.h; rubbish is made
- * by hand beside a save that is begun, half written and ended only afterwards; a tool is a second
- * handle on the store's directory; a removal lasts as long as a test wants (storage_remove, --wrap,
- * see WRAP_ckptd_gc in mk/tests.mk). */
+ * Goal: a Gc finds the same as the search on the directory, and removes it. It leaves a save in
+ * work, files that a tool writes or reads under a lease, young temporary files, pins, foreign
+ * files. The daemon answers meanwhile. Method: the service and the raw client of ckptd_bed.h;
+ * rubbish is made by hand beside a save that is begun, half written and ended only afterwards; a
+ * tool is a second handle on the store's directory; a test controls how long a removal lasts
+ * (storage_remove, --wrap, see WRAP_ckptd_gc in mk/tests.mk). */
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all */
 #include "tests/unit/ckptd_tools_bed.h"
@@ -149,7 +149,7 @@ TEST_BETWEEN(test_gc__what_cannot_be_looked_into_stays_and_the_rest_goes, bed_se
     struct bed *bed = *state;
     save_one(bed, 1);
     peers_close(peers, RANKS);
-    litter(bed); /* a link is not followed, whoever asks */
+    litter(bed); /* no search follows a link */
     shell("ln -s nowhere '%s/store/" RUN "/step-00000120-a0001/manifest.json'", bed->root);
     for (int is_dry = 1; is_dry >= 0; is_dry--)
         expect_to_stay(bed, is_dry != 0, RUN "/step-00000120-a0001", "manifest.json");
@@ -162,7 +162,7 @@ TEST_BETWEEN(test_gc__what_cannot_be_looked_into_stays_and_the_rest_goes, bed_se
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-/* A run whose list a start could not read: nobody knows what of it is rubbish. */
+/* A start could not read a run's list: it is unknown which of its files are rubbish. */
 TEST_BETWEEN(test_gc__a_run_that_could_not_be_read_is_left_alone, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
@@ -178,7 +178,7 @@ TEST_BETWEEN(test_gc__a_run_that_could_not_be_read_is_left_alone, bed_set_up, be
     assert_non_null(strstr(report_line(), "could not be read when ckptd started"));
     litter(bed);
     expect_to_stay(bed, true, RUN, "could not be read when ckptd started");
-    assert_int_equal(gc(bed, false, NULL), 2); /* of the other run, and what lies above both */
+    assert_int_equal(gc(bed, false, NULL), 2); /* of the other run, and files above both */
     shell("cd '%s/store/" RUN "' && test -e pins/step-00000077-a0001 &&"
           " test -e tombstones/step-00000101-a0001 &&"
           " test \"$(ls -d step-* | wc -l)\" = %u && test ! -e ../other/step-00000005-a0001",
@@ -241,7 +241,7 @@ static void *run_gc(void *argument)
     return NULL;
 }
 
-/* The daemon answers, saves and loads while it removes; a second Gc is told to come again. */
+/* The daemon answers, saves and loads while it removes; a second Gc gets "try again later". */
 TEST_BETWEEN(test_gc__a_long_removal_keeps_nobody_waiting, bed_set_up, let_go_and_tear_down)
 {
     struct bed *bed = *state;

@@ -1,9 +1,9 @@
 /* ckptd_health.c - whether ckptd says that it can save.
  *
  * Goal: health turns false with the reason before a save that would not fit, and at the first save
- * that the store or ckptd failed, until that run commits again; a save that its ranks give up, or
- * tell of, says nothing about the store; Status and grpc.health.v1 say the same. Method: a real
- * service on the bed, of whose disk checkpoints may suddenly use nothing. */
+ * that the store or ckptd failed, until that run commits again; a save that its ranks abort, or
+ * report as failed, does not count against the store; Status and grpc.health.v1 say the same.
+ * Method: a real service on the bed, whose share of the disk can suddenly become zero. */
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -43,7 +43,7 @@ static bool says_serving(struct bed *bed)
     return serving;
 }
 
-/* Is it so now, by both, and is `reason` part of what is said? */
+/* True when both report that, and the text contains `reason`. */
 static bool looks(struct bed *bed, bool saving, const char *reason)
 {
     json_t *status = bed_status(bed);
@@ -122,7 +122,7 @@ BED_TEST_BETWEEN(test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as
     char words[80];
     assert_true(save_step(peers, RANKS, 1));
     peers_close(peers, RANKS);
-    bed_stop(bed); /* its ranks go with it, and health asks for the next save of ranks */
+    bed_stop(bed); /* its ranks disconnect with it, and health waits for the next save of ranks */
     assert_int_equal(bed_start(bed), 0);
     bed_hold(bed);
     uint64_t bytes = bed->service->catalog->runs->checkpoints->summary.bytes;
@@ -133,7 +133,7 @@ BED_TEST_BETWEEN(test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as
     assert_true(comes_to(bed, false, words));
 }
 
-/* What Status says of a save of so many bytes; "": it fits. */
+/* The text of Status about a save of so many bytes; "": it fits. */
 static void expect(struct bed *bed, uint64_t bytes, char out[512])
 {
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
@@ -258,7 +258,7 @@ BED_TEST_BETWEEN(test_health__ranks_wait_since_the_newest_commit_or_since_they_c
     assert_true(number_of_run(bed, "commit_wait_seconds") == -1);
 }
 
-/* A rank tells that its save failed before ckptd heard of it. */
+/* A rank reports that its save failed before ckptd knows. */
 static int tell_failed(struct bed *bed, uint64_t step, uint64_t attempt, const char *reason)
 {
     Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;

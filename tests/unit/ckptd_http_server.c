@@ -1,9 +1,10 @@
-/* ckptd_http_server.c - what the HTTP listener says while the service thread stands still or ends.
+/* ckptd_http_server.c - the HTTP listener's answers while the service thread is stopped or shuts
+ * down.
  *
  * Goal: /healthz turns 503 within seconds when the service thread does not answer, and comes back;
- * /readyz is 503 during the end, while saves of connected ranks are still taken; a slow request
- * ends in its time. Method: a real service on the bed, whose thread is held; a request is a socket.
- * The rest is told by tests/integration/web.py. */
+ * /readyz is 503 during the shutdown, while saves of connected ranks are still accepted; a slow
+ * request ends at its time limit. Method: a real service on the bed, whose thread is held; a
+ * request is a socket. tests/integration/web.py tests the rest. */
 #include "ckptd/core/service.h"
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/suite.h"
@@ -47,8 +48,8 @@ static int connect_here(void)
 
 static char said[4096];
 
-/* The code; 0: no answer in time. What was said is in `said`. Asserts nothing that could fail while
- * the service thread is held: the bed would wait for it. */
+/* The status code; 0: no answer in time. `said` is the answer. Asserts nothing that could fail
+ * while the service thread is held: the bed would wait for it. */
 static int get(const char *path)
 {
     const struct timeval patience = {.tv_sec = 10};

@@ -1,4 +1,4 @@
-/* ckptd_joining.c - what a node tells the coordinator of its ranks (ckptd/machines/joining.c).
+/* ckptd_joining.c - a node's reports about its ranks to the coordinator (ckptd/machines/joining.c).
  *
  * Goal: joining.J1 and J3 to J5; ckptd_sim_nodes holds J2. Method: one event at a time, of an
  * attempt of four ranks of which two are at this node. */
@@ -38,7 +38,7 @@ static void begin(bool awaits_plan)
     bed.is_connected[1] = bed.is_connected[2] = !awaits_plan;
 }
 
-/* The call that comes next is that one; and what its answer leads to. */
+/* Checks the next call, and handles its answer. */
 static enum joining_action ask(enum joining_action action, uint32_t rank,
                                struct joining_answer answer)
 {
@@ -104,7 +104,7 @@ TEST(test_joining__names_are_told_so_often_while_a_rank_is_connected)
     bed.facts.now_ms += bed.facts.every_ms;
     bed.is_connected[2] = false;
     assert_int_equal(next(), JOINING_REST);
-    assert_true(bed.told[1] && bed.told[2]); /* an error says nothing of what is known */
+    assert_true(bed.told[1] && bed.told[2]); /* an error carries no information about known ranks */
 }
 
 /* joining.J5. */

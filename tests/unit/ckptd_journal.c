@@ -1,8 +1,8 @@
 /* ckptd_journal.c - the journal of a run and the removal of that run.
  *
- * Goal: a journal that a worker is writing does not come back behind the removal of its run.
- * Method: the service's store is a directory whose journals are slow: the run is removed while one
- * is being published. */
+ * Goal: a journal that a worker is writing does not reappear after the removal of its run. Method:
+ * the service's store is a directory whose journals are slow: the run is removed while one is being
+ * published. */
 #include "storage/engine/backend.h"
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/suite.h"

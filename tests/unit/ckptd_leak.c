@@ -9,7 +9,7 @@
 #define MIB (UINT64_C(1) << 20)
 #define HOUR (2 * LEAK_WINDOW_MS)
 
-/* In each of `count` windows once no more than `low`; from window to window `step` more. */
+/* Samples: each of `count` windows is at `low` once, and rises by `step` from window to window. */
 static void pass(struct leak *leak, uint32_t from, uint32_t count, uint64_t low, uint64_t step)
 {
     for (uint32_t i = from; i < from + count; i++) {

@@ -1,6 +1,6 @@
-/* ckptd_ledger.c - promises of disk space and the hours until the disk is full.
+/* ckptd_ledger.c - reservations of disk space and the hours until the disk is full.
  *
- * Goal: what is promised never exceeds what is there, in bytes and inodes; promises end to the
+ * Goal: reservations never exceed the free space, in bytes and inodes; they are returned to the
  * byte; the hours follow the last saves and removals. Method: the pure decisions of ledger.c on
  * numbers that can be checked by hand. */
 #include "ckptd/core/ledger.h"

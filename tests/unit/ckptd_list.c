@@ -1,9 +1,8 @@
 /* ckptd_list.c - List over more checkpoints than one answer holds.
  *
- * Goal: pages hold every checkpoint once and in order, whatever stands or goes between them, and
- * fit into an answer however long the texts of damage are. Method: a service in this process
- * (ckptd_bed.h) whose catalog is filled by hand before it runs.
- */
+ * Goal: pages hold every checkpoint once and in order, whatever is added or removed between them,
+ * and fit into an answer however long the texts of damage are. Method: a service in this process
+ * (ckptd_bed.h) whose catalog is filled by hand before it runs. */
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/suite.h"
 
@@ -77,7 +76,7 @@ static int get_page(struct bed *bed, const char *run, const char *page,
     return call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, out);
 }
 
-/* What was seen of a list so far. */
+/* The entries of a list seen so far. */
 struct seen {
     uint32_t count;
     char run[128];
@@ -124,7 +123,7 @@ BED_TEST_BETWEEN(test_list__pages_hold_every_checkpoint_once_and_in_order, set_u
     assert_int_equal(pages, 2);
     assert_int_equal(list_all(bed, "many", &pages), MANY);
     assert_int_equal(pages, 2);
-    assert_int_equal(list_all(bed, "last", &pages), FEW); /* and not those of runs behind it */
+    assert_int_equal(list_all(bed, "last", &pages), FEW); /* and not those of later runs */
     assert_int_equal(pages, 1);
 }
 

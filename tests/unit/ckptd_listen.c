@@ -1,12 +1,12 @@
-/* ckptd_listen.c - who comes to the two sockets of ckptd, and what is left of them.
+/* ckptd_listen.c - connections to the two sockets of ckptd, and their cleanup.
  *
- * Goal: another user is turned away at either, also where the socket itself lets everybody in, and
- * the log says who; descriptors that a peer passes are not taken; too many connections are refused,
- * or the idle make room; a storm of them leaves nothing open; metadata over the limit is refused,
- * calls that are sent by half keep nobody else out, who resets streams all the time is cut off, and
- * messages without end take no more memory than they may; ranks that are there save all the while.
- * Method: the service and the raw client of ckptd_bed.h, so descriptors and memory of the daemon
- * are those of this process, and a peer that makes its HTTP/2 frames by hand. */
+ * Goal: another user is refused at either, also where the socket's mode admits everyone, and the
+ * log names him; descriptors that a peer passes are not taken; too many connections are refused, or
+ * the idle make room; a storm of them leaves nothing open; metadata over the limit is refused,
+ * calls that are half sent block no other client. A client that keeps resetting streams is
+ * disconnected. Endless messages stay within their memory limit. Connected ranks save all the
+ * while. Method: the service and the raw client of ckptd_bed.h, so descriptors and memory of the
+ * daemon are those of this process, and a peer that makes its HTTP/2 frames by hand. */
 #include "proto/base/sanitized.h"
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/descriptors.h"
@@ -25,7 +25,7 @@
 #define RESETS_MAX 200000u
 #define GROWTH_MIB_MAX 96u
 #define ENDLESS_MIB 1024u
-#define ENDLESS_TAKEN_MIB_MAX 10u /* 8 are let in; some is in sockets */
+#define ENDLESS_TAKEN_MIB_MAX 10u /* 8 connections are accepted; some memory is in sockets */
 #define HOLDERS 12                /* connections that hold more calls than there are */
 #define HOLDER_CALLS 128u         /* as many as a connection may have open */
 #define METHOD "/holdfast.v1.Checkpoint/Hello"
@@ -61,7 +61,7 @@ static bool is_hung_up(int fd)
     return count == 0;
 }
 
-/* gRPC closes its ends on threads of its own. */
+/* gRPC closes its sockets on its own threads. */
 static void expect_descriptors(unsigned count)
 {
     unsigned now = count_descriptors();
@@ -80,7 +80,8 @@ static unsigned door_mode(const struct bed *bed, const char *door)
     return (unsigned)info.st_mode & 07777;
 }
 
-/* Whatever the umask says; a directory that others may enter is no reason to open the sockets. */
+/* The modes do not depend on the umask; a directory that others may enter does not open the
+ * sockets. */
 BED_TEST(test_door__the_sockets_are_ours_alone_until_other_users_are_named)
 {
     static const mode_t masks[] = {0, 0077};
@@ -99,7 +100,7 @@ BED_TEST(test_door__the_sockets_are_ours_alone_until_other_users_are_named)
     }
 }
 
-/* Also where the socket itself lets everybody in. */
+/* Also where the socket's mode admits everyone. */
 BED_TEST(test_door__another_user_is_turned_away_and_named_in_the_log)
 {
     char want[120], text[8192];
@@ -124,13 +125,13 @@ BED_TEST(test_door__another_user_is_turned_away_and_named_in_the_log)
     bed_read_log(bed, text, sizeof text);
     assert_true(status[0] == 0 && status[1] == 0);
     snprintf(want, sizeof want, "warn door: refused a connection: it is of user 65534, process %d",
-             (int)children[0]); /* it is told once in a while */
+             (int)children[0]); /* the log limits how often it is written */
     assert_non_null(strstr(text, want));
     assert_true(save_step(peers, 1, 1));
     peers_close(peers, 1);
 }
 
-/* What a peer sends, with `count` times the descriptor `passed`. */
+/* A peer's message, with the descriptor `passed` `count` times. */
 static void send_with(int fd, const void *data, size_t bytes, int passed, uint32_t count)
 {
     union {
@@ -256,7 +257,7 @@ BED_TEST(test_door__one_more_than_the_limit_is_refused)
     peers_close(peers, 1);
 }
 
-/* At either door, whether it greets, says nothing, or half of it. */
+/* At either socket, whether it sends a greeting, nothing, or half of it. */
 BED_TEST(test_door__who_asks_for_nothing_has_to_go)
 {
     int64_t window;
@@ -270,7 +271,7 @@ BED_TEST(test_door__who_asks_for_nothing_has_to_go)
     for (int i = 0; i < 500 && count_hung_up(fds, 4) < 4; i++)
         sleep_ms(10);
     assert_int_equal(count_hung_up(fds, 4), 4);
-    assert_true(save_step(peers, 1, 1)); /* who has said who it is stays */
+    assert_true(save_step(peers, 1, 1)); /* a peer that has introduced itself stays */
     for (int i = 0; i < 4; i++)
         close(fds[i]);
     peers_close(peers, 1);
@@ -288,7 +289,7 @@ BED_TEST_BETWEEN(test_door__a_storm_of_connections_leaves_nothing, set_up_rank, 
     expect_descriptors(before);
 }
 
-/* ---- gRPC's own door ---- */
+/* ---- gRPC's listener ---- */
 
 /* The rank's own connection may be one of them, also when it has just sent a call: that save fails,
  * and the next one connects again. */
@@ -400,7 +401,7 @@ static unsigned resident_mib(void)
     return (unsigned)(pages * sysconf(_SC_PAGESIZE) >> 20);
 }
 
-/* Rapid reset, CVE-2023-44487: gRPC knows no limit of it before 1.60. */
+/* Rapid reset, CVE-2023-44487: gRPC has no limit for it before 1.60. */
 BED_TEST_BETWEEN(test_door__a_peer_that_resets_its_streams_is_cut_off, set_up_rank, tear_down_rank)
 {
     uint8_t headers[HTTP2_FRAME_MAX];
@@ -414,13 +415,13 @@ BED_TEST_BETWEEN(test_door__a_peer_that_resets_its_streams_is_cut_off, set_up_ra
            http2_send_frame(fd, HTTP2_RESET, 0, 2 * sent + 1, cancel, sizeof cancel)) {
         sent++;
         while (recv(fd, headers + bytes, sizeof headers - bytes, MSG_DONTWAIT) > 0)
-            continue; /* so that nobody waits for us */
+            continue; /* so that no client waits for us */
     }
     unsigned after = resident_mib(), growth = after > before ? after - before : 0;
     close(fd);
     print_message("# cut off after %u resets, %u MiB more\n", sent, growth);
     assert_in_range(sent, RESETS_MIN, RESETS_MAX - 1);
-    if (!IS_SANITIZED) /* those keep for a while what was freed */
+    if (!IS_SANITIZED) /* allocators keep freed memory for a while */
         assert_in_range(growth, 0, GROWTH_MIB_MAX);
 }
 

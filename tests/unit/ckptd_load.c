@@ -1,19 +1,18 @@
-/* ckptd_load.c - what ckptd does for loads before it is asked, and how often it reads.
+/* ckptd_load.c - ckptd's read-ahead for loads, and how often it reads.
  *
  * Goal: the shards of a plan are read ahead, once, however small the pool is and however far apart
- * the ranks are; memory is taken from nobody who still wants it; what a writer left behind is lent
- * without a read; a reader may wait for its first shard for as long as that takes, and one that
- * goes meanwhile is noticed. Method: a service in this process and raw clients (ckptd_bed.h) that
- * go through their plans step by step; Status tells what is in memory, what is proven and what was
- * read.
- */
+ * the ranks are; no load loses memory that it still needs. An image left by a writer is lent
+ * without a read. A reader may wait for its first shard without limit; ckptd notices one that
+ * disconnects meanwhile. Method: a service in this process and raw clients (ckptd_bed.h) that go
+ * through their plans step by step; Status reports the images in memory, the verified ones, and the
+ * bytes read. */
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
 
 #define SHARDS 8u /* of 512 KiB and a header: one segment each */
 
 static struct peer peers[SHARDS];
-static atomic_long slow_ms; /* what opening the file of a shard takes, on top */
+static atomic_long slow_ms; /* reads for opening the file of a shard, in addition */
 
 int __real_storage_object_open(struct storage *storage, struct storage_object **out,
                                const char *key, uint64_t *out_bytes);
@@ -105,7 +104,7 @@ BED_TEST(test_load__through_a_small_pool_ranks_read_each_byte_once)
     step_through(&fast, 0);
     step_through(&fast, 1);
     for (uint32_t shard = 2; shard < SHARDS; shard++) {
-        /* The pool is full of what the slow rank has yet to see: nothing of it goes. */
+        /* The pool is full of shards that the slow rank has yet to see: none of them is evicted. */
         assert_int_equal(load_shard(&fast, shard, NULL), ERR_BUSY);
         step_through(&slow, shard - 2);
         step_through(&fast, shard);
@@ -131,9 +130,10 @@ BED_TEST(test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else)
     assert_int_equal(load_shard(&loading, 3, tier), 0);
     assert_string_equal(tier, "local"); /* for this load it came from disk, though it was there */
     step_through(&loading, 2);
-    assert_int_equal(status(bed, "images", "resident"), 1); /* an old step stays for nobody else */
+    assert_int_equal(status(bed, "images", "resident"), 1); /* an old step is kept for no reader */
     load_close(&loading);
-    assert_true(wait_number(bed, "pool", "segments_used", 0)); /* nor what was never asked for */
+    assert_true(
+        wait_number(bed, "pool", "segments_used", 0)); /* nor a step that was never asked for */
 }
 
 BED_TEST(test_load__a_save_takes_what_was_only_read_ahead)
@@ -155,7 +155,7 @@ BED_TEST(test_load__what_a_killed_writer_left_is_lent_without_a_read)
     save_and_go(bed, 1);
     assert_int_equal(load_all(bed, -1, NULL), 0);
     assert_int_equal(status(bed, "images", "resident"), SHARDS);
-    assert_int_equal(status(bed, "images", "proven"), 0); /* each reader verifies what it copies */
+    assert_int_equal(status(bed, "images", "proven"), 0); /* each reader verifies its own copy */
     assert_int_equal(status(bed, "since_start", "bytes_read"), 0);
 }
 

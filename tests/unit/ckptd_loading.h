@@ -1,5 +1,6 @@
 /* ckptd_loading.h - loads by the raw client of ckptd_bed.h: shard by shard, every byte compared. It
- * says that it verifies what ranks may write to, and compares with what was saved instead. */
+ * tells ckptd that it verifies writable memory itself, and compares with the saved bytes
+ * instead. */
 #ifndef HOLDFAST_TESTS_CKPTD_LOADING_H
 #define HOLDFAST_TESTS_CKPTD_LOADING_H
 
@@ -9,12 +10,12 @@ struct loading {
     struct peer peer;
     uint64_t load, step;
     uint32_t shards;
-    uint64_t part_start, part_bytes; /* what was lent last */
+    uint64_t part_start, part_bytes; /* the last answer's loan */
     uint64_t table_start;            /* of it; 0: ckptd has verified it */
-    bool never_checks, from_file;    /* what it asks with */
+    bool never_checks, from_file;    /* the request */
 };
 
-/* Here, as libckpt has a function of that name. */
+/* static here: libckpt has a function of that name */
 static inline void load_close(struct loading *loading)
 {
     Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
@@ -34,18 +35,18 @@ int load_open(struct loading *out, struct bed *bed, int64_t step);
 int load_shard_from(struct loading *loading, uint32_t shard, uint64_t from_byte, char tier[16]);
 int load_release(struct loading *loading, uint32_t shard);
 
-/* All of it, which may come in parts first. */
+/* All of the shard, which may come in parts. */
 int load_shard(struct loading *loading, uint32_t shard, char tier[16]);
 
-/* Does the shard in the peer's hands hold the matrix of `step`? */
+/* True when the shard that the peer was lent holds the matrix of `step`. */
 bool shard_is_right(const struct loading *loading, uint32_t shard, uint64_t step);
 
 #define DATA_START 4096u /* of every shard */
 
-/* Do the segments hold the part of shard 0 that the answer says? */
+/* True when the segments hold the part of shard 0 that the answer names. */
 bool part_is_right(const struct loading *loading, uint64_t step);
 
-/* And does it from that byte on? */
+/* The same from that byte on. */
 bool part_is_right_from(const struct loading *loading, uint64_t from, uint64_t step);
 
 /* Loads every shard of a step (-1: the newest) and compares all; 0 or the first error. */

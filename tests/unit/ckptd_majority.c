@@ -1,8 +1,8 @@
-/* ckptd_majority.c - an attempt's number on its way to most of the nodes.
+/* ckptd_majority.c - publication of an attempt's number on most of the nodes.
  *
  * Goal: one peer is asked first, which is the same for two starts of a run; then all others at
- * once, and no peer that does not answer is waited for. Method: the real loop and crew, and for
- * each of five peers a store in memory whose publications wait until the test lets them go on. */
+ * once, and ckptd waits for no peer that does not answer. Method: the real loop and crew, and for
+ * each of five peers a store in memory whose publications wait until the test releases them. */
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
 #include "ckptd/tiers/majority.h"
@@ -33,7 +33,7 @@ struct bed {
     bool (*advance)(void);
     int phase;
     bool is_answered, is_first_alone, was_waited_for;
-    /* What follows is guarded. */
+    /* The fields below are guarded by it. */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     uint32_t under_way, calls, first; /* first: the peer that was asked first */
@@ -130,7 +130,7 @@ static void go_on(struct majority_waiter *waiter)
     bed.is_answered = true;
 }
 
-/* Looks every 2 ms whether what the test waits for has come; it says when it is over. */
+/* Checks every 2 ms whether the expected result is there, and ends the loop then. */
 static void look(struct timer *timer)
 {
     if (bed.advance() || loop_now_ms() > bed.until_ms)

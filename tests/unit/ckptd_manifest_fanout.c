@@ -1,8 +1,8 @@
-/* ckptd_manifest_fanout.c - who hands the manifest of a save to whom.
+/* ckptd_manifest_fanout.c - which node sends the manifest of a save to which.
  *
- * Goal: fanout.S1 to S4 of machines/manifest_fanout.c, and that every node gets it, in whatever
- * order they come, also when answers are lost and when those that are named are gone. Method: nodes
- * in an order of the seed; what is counted is what each one gives. */
+ * Goal: fanout.S1 to S4 of machines/manifest_fanout.c, and every node gets it, in any order of
+ * arrival, also when answers are lost and when named nodes are gone. Method: nodes in an order of
+ * the seed; the test counts the copies that each one gives. */
 #include "ckptd/machines/manifest_fanout.h"
 #include "tests/unit/random.h"
 #include "tests/unit/suite.h"
@@ -19,7 +19,7 @@ struct world {
     uint64_t random;
 };
 
-/* What a node does with one answer; true: it has the manifest. */
+/* Handles one answer at a node; true: it has the manifest. */
 static bool ask(struct world *world, uint32_t node, bool loses)
 {
     uint32_t from = UINT32_MAX;
@@ -59,7 +59,7 @@ static void run(struct world *world, uint64_t seed, bool loses)
             if (world->has[node]) {
                 fanout_has(&world->spread, node);
             } else if (ask(world, node, loses)) {
-                world->has[node] = true; /* it says so in the next round */
+                world->has[node] = true; /* it reports that in the next round */
                 left--;
             }
         }

@@ -1,8 +1,8 @@
-/* ckptd_mark.c - the mark of unfinished work beside shards of a save that was given up.
+/* ckptd_mark.c - the mark of unfinished work beside shards of an aborted save.
  *
  * Goal: shards that could not be removed keep their mark while the next save of the step makes its
- * own, whatever that is cut short at. Method: mark.c on a directory, of which each operation, and
- * all behind it, fail as behind a SIGKILL; then the directory is looked at. */
+ * own, wherever that is interrupted. Method: mark.c on a directory, of which one operation and all
+ * later ones fail, as after a SIGKILL; then the directory is checked. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/service.h"
 #include "ckptd/save/mark.h"
@@ -81,7 +81,7 @@ TEST(test_mark__a_shard_that_stayed_is_marked_at_every_moment)
     }
 }
 
-/* What lies there under the mark's name proves nothing: a save puts its own in its place. */
+/* A file under the mark's name that is no mark proves nothing: a save replaces it with its own. */
 TEST(test_mark__what_is_none_is_replaced)
 {
     struct bed bed;

@@ -1,20 +1,21 @@
 /* ckptd_memory.c - each allocation of a daemon's life fails, once and for ever.
  *
- * Goal: out of memory is an answer, never an end: whatever allocation of start, load, save, pin,
- * prune, recovery, adoption, release or gc fails, an acknowledged checkpoint stays whole, no
- * telling leaves an allocation or a descriptor behind, and the next start finds a store on which
- * all works. Method: the story of ckptd_story.h, memory_bed.h between the daemon and the system.
- * First tellings find all places of allocations, then each that the sample takes fails where it is
- * first met, once, and in another telling all from there on; and once where it is met again, which
- * time is by chance. SEED= repeats that; SAMPLE=1 takes every place (sample.h), TORTURE=1 each
- * allocation by its number, too. What tools ask of a daemon that serves (Adopt, Gc, Release) is
- * told likewise, and asked again of the same daemon afterwards. */
+ * Goal: out of memory is an answer and never ends the daemon. Any allocation of start, load, save,
+ * pin, prune, recovery, adoption, release or gc may fail. An acknowledged checkpoint stays whole,
+ * no run leaks an allocation or a descriptor, and everything works after the next start. Method:
+ * the story of ckptd_story.h, memory_bed.h between the daemon and the system. The first runs find
+ * all places of allocations. Then each place of the sample fails at its first encounter, once, and
+ * in another run together with all later allocations; and once at a random later encounter. SEED=
+ * repeats that; SAMPLE=1 takes every place (sample.h), TORTURE=1 each allocation by its number,
+ * too. Requests of tools to a daemon that serves (Adopt, Gc, Release) are tested likewise, and
+ * repeated to the same daemon afterwards. */
 #define ALLOCATIONS_ONLY /* the ranks of the story map memory and start threads */
 #include "tests/unit/ckptd_story.h"
 #include "tests/unit/memory_bed.h"
 #include "tests/unit/suite.h"
 
-/* What was acknowledged is in the list of the same daemon, whatever failed behind the answer. */
+/* An acknowledged checkpoint is in the list of the same daemon, whatever failed after the
+ * answer. */
 static void check_listed(struct bed *bed, const struct peer_status *told)
 {
     Holdfast__V1__ListReply *reply = bed_list(bed);
@@ -49,10 +50,10 @@ static void tell_story(void *user, const struct lack *lack)
     shell("rm -rf '%s'", plain);
 }
 
-/* ---- what tools ask of a daemon that serves ---- */
+/* ---- requests of tools to a daemon that serves ---- */
 
-/* An allocation fails while `ask` asks the daemon that `prepare` has started; then `check` asks it
- * again. */
+/* An allocation fails during the request `ask` to the daemon that `prepare` started; then `check`
+ * repeats the request. */
 struct asking {
     void (*prepare)(struct bed *bed, const char *plain);
     void (*ask)(struct bed *bed);

@@ -1,9 +1,9 @@
-/* ckptd_participating.c - what a node does with its part of a save that another node coordinates
+/* ckptd_participating.c - a node's part of a save that another node coordinates
  * (ckptd/machines/participating.c).
  *
- * Goal: what each verdict leads to in each state, what a part tells that is over or at work, and
- * participating.P5 and P7. Method: one event at a time; tests/unit/ckptd_sim_nodes.c lets nodes,
- * trainers and failures meet, and holds P2, P3 and P6. */
+ * Goal: the effect of each verdict in each state, the reports of a part that is over or in work,
+ * and participating.P5 and P7. Method: one event at a time; tests/unit/ckptd_sim_nodes.c combines
+ * nodes, trainers and failures, and checks P2, P3 and P6. */
 #include "ckptd/machines/participating.h"
 #include "tests/unit/suite.h"
 
@@ -113,7 +113,8 @@ TEST(test_participating__one_report_is_under_way_and_the_next_has_the_news)
     assert_int_equal(participating_answered(&part, &no_report, WAIT), PARTICIPATING_WAIT);
     assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
     assert_int_equal(participating_changed(&part), PARTICIPATING_NOTHING);
-    assert_int_equal(participating_unanswered(&part), PARTICIPATING_WAIT); /* who is away rests */
+    assert_int_equal(participating_unanswered(&part),
+                     PARTICIPATING_WAIT); /* a part whose coordinator is away rests */
     assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
     assert_int_equal(participating_answered(&part, &no_report, WAIT), PARTICIPATING_WAIT);
 }

@@ -1,9 +1,9 @@
-/* ckptd_peer_status.c - what a ckptd tells other nodes of itself, and what it takes of what they
- * tell.
+/* ckptd_peer_status.c - a ckptd's short status for other nodes, and how it reads theirs.
  *
- * Goal: the short status has the disk, the memory, the saves in flight and the alarms, and nothing
- * of third nodes or of every run; an answer of another node that is too long, no object, or has
- * more in it does no harm. Method: a real service on the bed with a save under way, and texts. */
+ * Goal: the short status has the disk, the memory, the saves in flight and the alarms, and
+ * nothing about third nodes or all runs. An answer of another node that is too long, no object,
+ * or has extra members does no harm. Method: a real service on the bed with a save under way,
+ * and texts. */
 #include "ckptd/peers/peer_status.h"
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/suite.h"
@@ -60,7 +60,7 @@ TEST_BETWEEN(test_told__a_save_in_flight_and_room_are_told, set_up, bed_tear_dow
     peers_close(peers, 2);
 }
 
-/* More failing runs than a node tells of, each with a long name. */
+/* More failing runs than a node reports, each with a long name. */
 TEST_BETWEEN(test_told__what_grows_with_the_runs_is_bounded, set_up, bed_tear_down)
 {
     struct bed *bed = *state;

@@ -1,9 +1,9 @@
-/* ckptd_placement.c - which node gets a copy, what copies survive.
+/* ckptd_placement.c - which node gets a copy, and which losses the copies survive.
  *
- * Goal: the invariants placement.R1 to R5 of ckptd/machines/placement.c. Method: the cases where a
- * mistake is easily believed, and every cluster of up to five nodes in three domains: copies are
- * sent as the function says until it says no more, then any n - 1 domains are taken away. With
- * parts, every cluster of up to four. */
+ * Goal: the invariants placement.R1 to R5 of ckptd/machines/placement.c. Method: cases where a
+ * mistake is likely, and every cluster of up to five nodes in three domains. Copies are sent as the
+ * function decides until it stops, then any n - 1 domains are removed. With parts, every cluster of
+ * up to four. */
 #include "ckptd/machines/members.h"
 #include "ckptd/machines/node_set.h"
 #include "ckptd/machines/placement.h"
@@ -26,7 +26,7 @@ TEST(test_placement__a_second_copy_in_a_domain_counts_once)
     assert_false(placement_goes(sites, 3, 2, 1));
 }
 
-/* Sends what is to be sent, all at once, as the nodes do beside each other. */
+/* Sends all copies that are due at once, as the nodes do independently. */
 static uint32_t send_all(struct site *sites, uint32_t count, uint32_t replicas)
 {
     bool goes[5];
@@ -93,7 +93,8 @@ static void check_level(const struct site *sites, uint32_t count)
     assert_int_equal(level, worst + 1);
 }
 
-/* As the nodes do it: this one fetches what it lacks before it sends to others that have a part. */
+/* As the nodes do it: this one fetches its missing shards before it sends to others that have a
+ * part. */
 static uint32_t send_parts(struct site *sites, uint32_t count, uint32_t replicas)
 {
     uint32_t sent = 0;

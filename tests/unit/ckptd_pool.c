@@ -1,12 +1,11 @@
 /* ckptd_pool.c - the segments that images are made of.
  *
- * Goal: a segment cannot be resized, is backed by memory, is lent to one at a time, never shows one
- * run the bytes of another, and is out of reach of those who wrote into it before; a pool is filled
- * behind its opening, whoever needs a segment sooner has it filled, and one that cannot be filled
- * says so. Method: a pool of four small segments, no storage; the linker sends fallocate() and
- * fopen() through this file, which refuses memory, and says how much the host has; and syscall(),
- * where a host may have two NUMA nodes, and take its memory from the first unless told otherwise.
- */
+ * Goal: a segment cannot be resized, is backed by memory, is lent to one rank at a time, never
+ * shows one run the bytes of another, and is unreachable for its former writers. A pool is filled
+ * after its opening; a request for a segment fills it earlier; a pool that cannot be filled reports
+ * it. Method: a pool of four small segments, no storage; the linker sends fallocate() and fopen()
+ * through this file, which refuses memory and sets the host's size. It also replaces syscall(): a
+ * host may have two NUMA nodes, and takes memory from the first by default. */
 #include "ckptd/core/loop.h"
 #include "ckptd/memory/pool.h"
 #include "proto/base/report.h"
@@ -34,7 +33,7 @@
 
 static atomic_int refusal;            /* errno of fallocate(); 0: none */
 static atomic_uint num_backed;        /* calls of it */
-static atomic_ullong available_bytes; /* what /proc/meminfo says; 0: the truth */
+static atomic_ullong available_bytes; /* the contents of /proc/meminfo; 0: the real ones */
 
 int __real_fallocate(int fd, int mode, off_t offset, off_t bytes);
 int __wrap_fallocate(int fd, int mode, off_t offset, off_t bytes);
@@ -249,7 +248,7 @@ TEST(test_pool__another_attempt_or_a_load_is_out_of_reach_of_the_ranks_before)
         munmap(now, SEGMENT);
         close(former_fd);
         pool_give(pool, segments, COUNT);
-        assert_int_equal(pool_take(pool, segments, COUNT, next[i]), 0); /* nobody else wrote */
+        assert_int_equal(pool_take(pool, segments, COUNT, next[i]), 0); /* no other rank wrote */
         assert_false(pool_is_dirty(pool, segments, COUNT));
         pool_close(pool);
     }
@@ -311,7 +310,7 @@ TEST_WITH(struct pool *pool, test_pool__opening_takes_no_memory_and_renewing_tak
 {
     const uint32_t all[COUNT] = {0, 1, 2, 3};
     uint32_t rounds = 0;
-    assert_int_equal(pool_free_count(pool), COUNT); /* nobody has to be told that it is busy */
+    assert_int_equal(pool_free_count(pool), COUNT); /* ranks are not told that the pool is busy */
     assert_int_equal(pool_ready_count(pool), 0);
     for (uint32_t i = 0; i < COUNT; i++) {
         assert_true(pool_is_dirty(pool, &i, 1));
@@ -372,7 +371,7 @@ TEST_WITH(struct pool *pool, test_pool__a_bare_segment_is_filled_once_whoever_ha
     assert_false(renews(pool));
 }
 
-/* Renewing may fail and be left; filling goes on whatever happens. */
+/* Renewing may fail and be abandoned; filling continues in any case. */
 TEST_WITH(struct pool *pool, test_pool__it_is_filled_before_anything_is_renewed, set_up_bare,
           tear_down)
 {
@@ -449,7 +448,7 @@ static void join_well(pthread_t filler)
     assert_null(error);
 }
 
-/* And what is in use already is left alone by one that waited for it. */
+/* And a waiter does not fill a segment that is in use already. */
 TEST(test_pool__filled_by_several_at_once_it_is_filled_once)
 {
     for (uint32_t round = 0; round < 50; round++) {
@@ -476,9 +475,10 @@ TEST(test_pool__filled_by_several_at_once_it_is_filled_once)
     }
 }
 
-/* ---- what others may do with it ---- */
+/* ---- access by others ---- */
 
-/* Can user `uid`, who got the descriptor, open it again for writing? 2: he can open nothing so. */
+/* Can user `uid`, who got the descriptor, reopen it for writing? 2: he cannot reopen any
+ * descriptor. */
 static int open_again_as(uid_t uid, int fd)
 {
     char path[64], control[64];
@@ -505,7 +505,7 @@ TEST_WITH(struct pool *pool, test_pool__another_user_cannot_open_for_writing_wha
     assert_int_equal(status, 0);
 }
 
-/* "ShmemPmdMapped" of the mapping at `base`, in bytes: what the kernel says it maps in pages of 2
+/* "ShmemPmdMapped" of the mapping at `base`, in bytes: the kernel maps so much in pages of 2
  * MiB. */
 static uint64_t mapped_in_huge_pages(const uint8_t *base)
 {
@@ -540,7 +540,7 @@ TEST(test_pool__what_it_calls_huge_pages_are_huge_pages)
     uint64_t said = pool_huge_bytes(pool);
     pool_close(pool);
     assert_int_equal(mapped, said);
-    assert_int_equal(pool_open(&pool, bytes, bytes, false, NULL), 0); /* not wanted: none */
+    assert_int_equal(pool_open(&pool, bytes, bytes, false, NULL), 0); /* not requested: none */
     while (renews(pool))
         continue;
     mapped = mapped_in_huge_pages(pool_base(pool, 0));
@@ -602,7 +602,7 @@ TEST_WITH(struct pool *pool, test_pool__a_segment_that_lies_elsewhere_is_made_an
     has_two_nodes = false;
 }
 
-/* It is asked for once. */
+/* It is requested once. */
 TEST_WITH(struct pool *pool, test_pool__where_the_kernel_refuses_segments_stay_where_they_are,
           set_up_bare, tear_down)
 {

@@ -1,15 +1,15 @@
-/* ckptd_power.c - the power goes at each step of a daemon's life, and the disk keeps any part of
- * what was not synced.
+/* ckptd_power.c - the power is lost at each step of a daemon's life, and the disk keeps any part of
+ * the unsynced changes.
  *
- * Goal: whatever a file system leaves of a start on a store with rubbish, of saves, a pin and a
- * prune, of a removal of rubbish, of an adoption: the next start finds every acknowledged
- * checkpoint whole, lists nothing torn, and all works again; and so does the start after it when
- * that was cut as well, anywhere. Method: the stories of ckptd_story.h on the real directory
- * back-end, whose calls power_bed.h keeps; each state of power_walk.h is made as a directory, and a
- * daemon starts on it. Of some that start is kept, too: it is cut after a change by chance, with
- * any part of what it did not sync, and after each of its changes, with all of that and with
- * nothing. (ckptd_faults.c cuts the power too, by operations of storage.h; the calls below that are
- * here.)
+ * Goal: a file system may leave any part of a start on a store with rubbish, of saves, a pin and a
+ * prune, of a removal of rubbish, of an adoption. The next start finds every acknowledged
+ * checkpoint whole, lists no torn one, and everything works again. The same holds for the start
+ * after a start that was interrupted anywhere. Method: the stories of ckptd_story.h on the real
+ * directory back-end, whose calls power_bed.h records; each state of power_walk.h is made as a
+ * directory, and a daemon starts on it. For some states that start is recorded, too. It is cut
+ * after a random change, with any part of its unsynced changes, and after each change, with all of
+ * them and with none. (ckptd_faults.c cuts the power between operations of storage.h; this file
+ * between the calls below it.)
  *
  * SAMPLE=1 takes STATES of them, drawn so that every call has its turn, make test one in
  * STATES_APART of these (sample.h); TORTURE=1 takes all, cuts the start on each, and in another
@@ -25,7 +25,7 @@
 #define WALKED 2u    /* of so many of these one is cut after each of its changes */
 #define TOLD_MAX 16u
 
-/* ---- what an observer had heard by then ---- */
+/* ---- the acknowledgements up to that point ---- */
 
 static struct {
     unsigned at[TOLD_MAX], count; /* changes there were when it was told */
@@ -48,7 +48,7 @@ static unsigned count_told(unsigned num_changes)
     return count;
 }
 
-/* ---- what is looked at ---- */
+/* ---- the checks ---- */
 
 struct telling {
     struct bed *bed;
@@ -71,7 +71,7 @@ static void record_start(struct bed *bed, const char *path, unsigned log)
     power_stop();
 }
 
-/* The start that the log has is cut anywhere: what it leaves is at `path` then. */
+/* The recorded start is cut anywhere: the resulting state is made at `path`. */
 static void cut_start(const char *path)
 {
     struct power_state state;

@@ -1,7 +1,7 @@
 /* ckptd_quorum.c - when most of the nodes hold a number (ckptd/machines/quorum.c).
  *
- * Goal: quorum.Q1 to Q4. Method: all sizes up to nine nodes, then 1,024; answers one at a time; of
- * five nodes whom is asked first. */
+ * Goal: quorum.Q1 to Q4. Method: all sizes up to nine nodes, then 1,024; answers one at a time;
+ * which of five nodes is asked first. */
 #include "tests/unit/quorum_all.h"
 #include "tests/unit/suite.h"
 

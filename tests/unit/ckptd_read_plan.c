@@ -1,8 +1,8 @@
-/* ckptd_read_plan.c - what loads read, in which order, and what they are lent
+/* ckptd_read_plan.c - the reads of loads, their order, and the chunks that are lent
  * (ckptd/machines/read_plan.c).
  *
  * Goal: each decision of the machine, and its invariant read_plan.P8. Method: one shard, one load
- * or one call at a time; ckptd_read_plan_any.c lets many meet, and tells P1 to P7. */
+ * or one call at a time; ckptd_read_plan_any.c combines many, and tests P1 to P7. */
 #include "ckptd/machines/read_plan.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
@@ -41,7 +41,7 @@ static void ask_for(struct bench *bench, uint32_t first, uint32_t end)
     read_plan_ask(&bench->shard, &(struct read_load){.shards = &want, .ranges = &range}, 0);
 }
 
-/* Starts all that is asked for; a mask of the chunks, and of those that wake. */
+/* Starts all requested reads; returns a mask of the chunks, and in *out_wakes those that wake. */
 static uint32_t start_all(struct bench *bench, uint32_t *out_wakes)
 {
     uint32_t mask = 0, chunk;
@@ -77,7 +77,7 @@ TEST(test_read_plan__a_byte_that_nobody_wants_gets_all_behind_it)
     struct bench bench;
     bench_init(&bench, CHUNK);
     ask_for(&bench, 1, 2);
-    read_plan_ask_from(&bench.shard, CHUNK + 5); /* asked for: nothing more */
+    read_plan_ask_from(&bench.shard, CHUNK + 5); /* requested: nothing more */
     assert_int_equal(bench.shard.num_asked, 1);
     read_plan_ask_from(&bench.shard, 3 * CHUNK);
     assert_int_equal(bench.shard.num_asked, 3);
@@ -101,7 +101,7 @@ TEST(test_read_plan__enough_in_one_piece_is_lent_or_all_that_comes)
     assert_true(read_plan_may_lend(&two, &bench.shard));
     assert_int_equal(read_plan_lend_end(&two, &bench.shard), 2 * CHUNK);
     read_plan_came(&bench.shard, 2, true);
-    assert_true(read_plan_may_lend(&call, &bench.shard)); /* nobody asked for chunk 3 */
+    assert_true(read_plan_may_lend(&call, &bench.shard)); /* no load asked for chunk 3 */
     assert_int_equal(read_plan_lend_end(&call, &bench.shard), 3 * CHUNK);
 }
 
@@ -140,7 +140,7 @@ TEST(test_read_plan__ranges_of_a_shard_are_sorted_and_merged)
     assert_false(read_plan_release(&plan.load, 1) || read_plan_release(&plan.load, 2));
 }
 
-/* What the load at hand has in memory of shards 0 to 3. */
+/* The chunks in memory of shards 0 to 3 for the current load. */
 static bool offer_all(struct read_next *next, struct read_load *load,
                       const struct read_shard *const in_memory[4])
 {
@@ -158,7 +158,7 @@ TEST(test_read_plan__the_lowest_shard_that_lacks_something_is_read_ahead)
     struct plan fast, slow, other;
     struct read_next next = {0};
     bench_init(&sparse, CHUNK);
-    read_plan_opened(&sparse.shard, true); /* nothing was asked for */
+    read_plan_opened(&sparse.shard, true); /* nothing was requested */
     read_plan_closed(&sparse.shard);
     bench_init(&whole, CHUNK);
     whole.shard.num_missing = 0;

@@ -2,9 +2,9 @@
  *
  * Goal: the invariants read_plan.P1 to P7 (ckptd/machines/read_plan.c), and that each call is
  * answered. Method: the machine alone in seeded worlds (SEED=, READ_WORLDS=), with a pump of a few
- * lines. A model, kept by byte ranges and not by chunks, says what may be read and what must have
- * come. In worlds where all loads are open from the start and nothing fails each chunk is read
- * once, however small the pool is. */
+ * lines. A model by byte ranges, not by chunks, gives the allowed reads and the required results.
+ * Where all loads are open from the start and nothing fails, each chunk is read once, however small
+ * the pool. */
 #include "ckptd/machines/read_plan.h"
 #include "tests/unit/random.h"
 #include "tests/unit/suite.h"
@@ -136,7 +136,7 @@ static void lend_ready(struct image *image, bool is_over)
     image->num_waiting = left;
 }
 
-/* ---- the model of what is needed: read_plan.P2 ---- */
+/* ---- the model of needed bytes: read_plan.P2 ---- */
 
 static void need(struct image *image, uint64_t first, uint64_t end)
 {
@@ -238,7 +238,7 @@ static void perform(struct image *image, enum read_action action)
         end_pass(image, action == READ_DONE);
 }
 
-/* Memory for a read: of images that no load wants, then as read_plan.P7 allows. */
+/* Memory for a read: from images that no load wants, then as read_plan.P7 allows. */
 static bool take_memory(const struct read_taker *taker, uint32_t count)
 {
     struct image *taken[IMAGES];

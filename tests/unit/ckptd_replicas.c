@@ -1,9 +1,9 @@
 /* ckptd_replicas.c - which slices several ranks hold, and where their copies differ.
  *
- * Goal: what others hold, too, is found on a mesh of shards and replicas, and nothing else; ranks
- * that differ are told with the rank whose copy is kept and the first block that differs, in words
- * and in a manifest that reads back; of a large slice all ranks hash the same blocks, one from each
- * sixteenth, others at each step. Method: plans of four ranks, digests of real bytes. */
+ * Goal: slices that other ranks hold too are found on a mesh of shards and replicas, and no others.
+ * Ranks that differ are reported with the rank whose copy is kept and the first block that differs,
+ * as text and in a manifest that reads back; of a large slice all ranks hash the same blocks, one
+ * from each sixteenth, others at each step. Method: plans of four ranks, digests of real bytes. */
 #include "ckptd/attempt/replicas.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
@@ -73,7 +73,7 @@ static int close_world(void **state)
     return 0;
 }
 
-/* Each rank tells of its slices, which all hold `data`. */
+/* Each rank describes its slices, which all hold `data`. */
 static void tell_all(void)
 {
     for (uint32_t r = 0; r < RANKS; r++)
@@ -189,7 +189,7 @@ TEST_BETWEEN(test_replicas__a_rank_that_tells_nothing_is_not_compared, open_worl
     ranks[other].digests = digests[other];
     tell_other(other, 1, 0);
     assert_int_equal(compare().num_differ, 1);
-    ranks[kept].digests = NULL; /* nobody knows what was kept */
+    ranks[kept].digests = NULL; /* it is unknown which copy was kept */
     assert_int_equal(compare().num_differ, 0);
 }
 

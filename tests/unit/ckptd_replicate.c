@@ -1,9 +1,9 @@
-/* ckptd_replicate.c - how the daemon ends when it is told to.
+/* ckptd_replicate.c - how the daemon shuts down.
  *
- * Goal: saves in work are finished, ranks that are connected may save a last time, all else is
- * refused; and the end comes: nobody who is idle or never ends his save holds it up. Method: the
- * daemon inside the test with raw peers (ckptd_bed.h), told to end in the middle of what they do.
- */
+ * Goal: saves in work are finished, connected ranks may save a last time, other requests are
+ * refused. The shutdown completes: a rank that is idle or never ends its save does not delay it.
+ * Method: the daemon inside the test with raw peers (ckptd_bed.h), told to shut down in the middle
+ * of their work. */
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
 
@@ -59,7 +59,7 @@ TEST_BETWEEN(test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_
     assert_int_equal(open_attempt(bed, 1), ERR_UNAVAILABLE);
     assert_true(save_step(peers, RANKS, 1));
     peers_close(peers, RANKS);
-    pthread_join(bed->thread, NULL); /* it ends by itself, and waits for nobody else */
+    pthread_join(bed->thread, NULL); /* it shuts down by itself, without waiting for other ranks */
     assert_true(loop_now_ms() - start < 10000);
     rpc_client_close(bed->rpc);
     bed_close_service(bed);

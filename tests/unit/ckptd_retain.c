@@ -1,8 +1,8 @@
 /* ckptd_retain.c - prune, pins and retention in the daemon.
  *
- * Goal: rules remove what they say, never what is pinned, leased or newest; what is listed loads.
- * Method: the service and the raw client of ckptd_bed.h. ckptd_faults.c has the prunes that fail.
- */
+ * Goal: rules remove the checkpoints that they name, never one that is pinned, leased or newest;
+ * listed checkpoints load. Method: the service and the raw client of ckptd_bed.h. ckptd_faults.c
+ * tests prunes that fail. */
 #include "storage/store/store.h"
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
@@ -44,7 +44,7 @@ static uint64_t listed(struct bed *bed)
     return steps;
 }
 
-/* What retention does comes a little later. */
+/* Retention works a little later. */
 static bool wait_listed(struct bed *bed, uint64_t want)
 {
     for (int ms = 0; ms < BED_PATIENCE_MS && listed(bed) != want; ms += 10)
@@ -112,7 +112,7 @@ TEST_BETWEEN(test_retain__rules_remove_and_holds_keep, open_at_once, bed_tear_do
     load_close(&loading);
     assert_int_equal(count_files(bed, "tombstones"), 1); /* the reserve */
     assert_int_equal(count_files(bed, "step-00000003-a0001"), 0);
-    /* All of it is so on disk too, pins included. */
+    /* All of it is on disk too, pins included. */
     bed_stop(bed);
     assert_int_equal(bed_start(bed), 0);
     assert_true(listed(bed) == (1u << 1 | 1u << 2 | 1u << 5 | 1u << 6 | 1ull << 33));
@@ -123,15 +123,15 @@ TEST_BETWEEN(test_retain__rules_remove_and_holds_keep, open_at_once, bed_tear_do
     FREE_REPLY(reply);
     assert_true(listed(bed) == (1u << 5 | 1u << 6));
     assert_listed_loads(bed);
-    bed_end_thread(bed); /* what was committed and removed counts for the rate */
+    bed_end_thread(bed); /* checkpoints that were committed and removed count for the rate */
     const struct ledger *ledger = &bed->service->ledger;
     assert_int_equal(ledger->num_changes, 1);
     assert_true(ledger->changes[0].bytes < -8 * (int64_t)MIB);
     bed_close_service(bed);
 }
 
-/* The two newest directories go behind ckptd's back: they keep nothing from staying. One whose
- * shard was cut off is no other's replacement either. */
+/* The two newest directories are removed without ckptd: they do not justify removing others. Nor
+ * does one with a truncated shard. */
 TEST_BETWEEN(test_retain__what_vanished_keeps_nothing_and_leaves_the_list, open_at_once,
              bed_tear_down)
 {
@@ -162,8 +162,8 @@ TEST_BETWEEN(test_retain__what_vanished_keeps_nothing_and_leaves_the_list, open_
     FREE_REPLY(list);
 }
 
-/* What is newer was never read back: if all of it is damaged, these are what is left. Known also to
- * the next ckptd. */
+/* The newer ones were never read back: if all of them are damaged, only these remain. The next
+ * ckptd knows that too. */
 TEST_BETWEEN(test_retain__the_last_two_that_the_scrub_has_read_stay, open_at_once, bed_tear_down)
 {
     struct bed *bed = *state;
@@ -393,7 +393,7 @@ static void test_without_room(struct bed *bed, int refusal)
     assert_int_equal(bed_pin(bed, 1, true), 0);
     int error = refusal;
     while (step < 31 && error == refusal) {
-        sleep_ms(500); /* what is refused makes room for a later one */
+        sleep_ms(500); /* a refusal makes room for a later request */
         error = peer_begin(&peers[0], ++step);
     }
     assert_int_equal(error, 0);
@@ -405,7 +405,7 @@ static void test_without_room(struct bed *bed, int refusal)
     peers_close(peers, RANKS);
 }
 
-/* Retention behind a commit alone would never come: on a full disk there is no commit. */
+/* Retention only after a commit would never run: on a full disk there is no commit. */
 TEST_BETWEEN(test_retain__a_save_that_does_not_fit_makes_the_rules_make_room, open_at_once,
              bed_tear_down)
 {
@@ -469,7 +469,7 @@ TEST_BETWEEN(test_retain__after_a_restart_only_what_was_being_loaded_waits_for_i
     bed_stop(bed);
     close(again.peer.socket);
     bed->config.limit_reopen_ms = 50;
-    assert_int_equal(bed_start(bed), 0); /* killed again, and nobody comes */
+    assert_int_equal(bed_start(bed), 0); /* killed again, and no ckptd starts */
     sleep_ms(100);
     prune_to(bed, 2, 1u << 3 | 1u << 4);
 }

@@ -1,12 +1,11 @@
-/* ckptd_rights.c - who may ask ckptd for what.
+/* ckptd_rights.c - which users may make which requests.
  *
- * Goal: of those who may come in, only operators get what removes, frees or adds checkpoints: every
- * method is for all, for operators or for other nodes, here as there, also one that is new; a
- * refusal says what to change and is in the log with who it was; ckptd's own user and root are
- * operators, and operators come in. Method: the service of ckptd_bed.h. The callers are children
- * that become other users before anything of gRPC is started here, and ask when they are told to;
- * requests say no more than the one flag that decides, so nothing is done by those that are let
- * through. */
+ * Goal: of the admitted users only operators may remove, free or add checkpoints. Every method,
+ * also a new one, is for all, for operators or for other nodes, in both tables. A refusal tells the
+ * user which setting to change, and the log names him. ckptd's own user and root are operators;
+ * operators are admitted. Method: the service of ckptd_bed.h. The callers are children that become
+ * other users before gRPC is started in this process, and call on command. Requests set only the
+ * one flag that decides, so accepted requests have no effect. */
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/suite.h"
 
@@ -51,7 +50,7 @@ struct answer {
     char line[512];
 };
 
-/* Another user, in a process of its own. */
+/* Another user, in a separate process. */
 struct caller {
     uid_t uid;
     pid_t pid;
@@ -90,7 +89,7 @@ static struct answer ask(const char *listen, const struct ask *what)
     return answer;
 }
 
-/* Asks what it is told to, until it is told no more. */
+/* Makes the calls that the parent names, until the parent closes the pipe. */
 static void serve(const struct caller *caller, int socket)
 {
     char listen[128];

@@ -1,12 +1,12 @@
 /* ckptd_scrub.c - the scrub of the daemon.
  *
- * Goal: damage that nobody loads is found, named and kept through restarts; a pass goes on where a
- * restart cut it short, keeps its rate, gives way to loads, and comes once a period; what a tool
- * found damaged is read first; List and Show
- * say of each checkpoint whether it was read back, and so does ckpt-cli on the directory. Method:
- * the service of ckptd_bed.h over a few checkpoints of 4 MiB, bytes changed on the disk, files
- * moved away; the numbers of Status. What the scrub waits is counted (--wrap) and, where a test
- * says so, cut. */
+ * Goal: damage in checkpoints that no client loads is found, named and kept through restarts. A
+ * pass continues where a restart interrupted it, keeps its rate, gives way to loads, and runs
+ * once a period. A checkpoint that a tool found damaged is read first. List and Show report for
+ * each checkpoint whether it was read back, and so does ckpt-cli on the directory. Method: the
+ * service of ckptd_bed.h over a few checkpoints of 4 MiB, bytes changed on the disk, files moved
+ * away; the numbers of Status. The scrub's waiting times are counted (--wrap) and, in some
+ * tests, shortened. */
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
 
@@ -45,7 +45,7 @@ void __wrap_scrub_wait(struct scrub *scrub, int64_t ms)
     num_waits++;
 }
 
-/* So many times it has looked for something to do, and done what it may. */
+/* Waits until the scrub has looked for work that often, and done it. */
 static void await_looks(unsigned count)
 {
     unsigned until = num_waits + count;
@@ -55,7 +55,7 @@ static void await_looks(unsigned count)
     }
 }
 
-/* There is nothing to read any more, and what it knows is kept. */
+/* Waits until there is nothing more to read, and the results are stored. */
 static void await_rest(void)
 {
     for (int ms = 0; num_rests == 0; ms++) {
@@ -120,7 +120,7 @@ static double scrubbed(struct bed *bed, const char *name)
     return status_number(bed, "scrub", name);
 }
 
-/* Until the number is at least `want`. */
+/* Waits until the number is at least `want`. */
 static void wait_until(struct bed *bed, const char *name, double want)
 {
     for (int ms = 0; ms < BED_PATIENCE_MS && scrubbed(bed, name) < want; ms += 5)
@@ -156,7 +156,7 @@ TEST_BETWEEN(test_scrub__damage_that_nobody_loads_is_found_and_stays_known, open
 {
     struct bed *bed = *state;
     bed_flip_byte(bed, 1, 1, "shard-00002-of-00002.safetensors", MIB + 77);
-    bed_flip_byte(bed, 2, 1, "manifest.json", 4200); /* behind the summary that a start reads */
+    bed_flip_byte(bed, 2, 1, "manifest.json", 4200); /* after the summary that a start reads */
     bed_flip_byte(bed, 3, 1, "shard-00001-of-00002.safetensors", TABLE_START + 5);
     assert_int_equal(bed_start(bed), 0);
     wait_until(bed, "passes", 1);
@@ -311,8 +311,8 @@ static bool is_shown_as_read(struct bed *bed, uint64_t step)
 
 #define ALL_STEPS (((1ull << STEPS) - 1) << 1)
 
-/* What `ckpt-cli list` says of the directory: a bit for each step. (prune.py tells that show says
- * the same.) */
+/* The answer of `ckpt-cli list` on the directory: a bit for each step. (prune.py checks that show
+ * agrees.) */
 static uint64_t read_on_directory(const struct bed *bed)
 {
     const char *build = getenv("BUILD");
@@ -333,8 +333,8 @@ static uint64_t read_on_directory(const struct bed *bed)
     return listed;
 }
 
-/* List and Show say so of these steps: a bit each. So does ckpt-cli on the directory, when the
- * cursor has been written. */
+/* List and Show report these steps as read back: a bit each. So does ckpt-cli on the directory,
+ * when the cursor has been written. */
 static void expect_read(struct bed *bed, uint64_t want)
 {
     Holdfast__V1__ListReply *reply = bed_list(bed);
@@ -407,7 +407,7 @@ TEST_BETWEEN(test_scrub__what_is_damaged_is_not_read_back, open_with_steps, bed_
 
 #define SHARD_OF "'%s/store/" RUN "/step-%08d-a0001/shard-00001-of-00002.safetensors'"
 
-/* What proves no damage is not known to the next start, which then does not see that it is. */
+/* A failed read that proves no damage is not recorded; the next start does not detect it again. */
 TEST_BETWEEN(test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_start, open_with_steps,
              bed_tear_down)
 {
@@ -440,7 +440,7 @@ TEST_BETWEEN(test_scrub__nor_for_a_start_in_the_middle_of_the_pass, open_with_st
     assert_int_equal(bed_start(bed), 0);
     shell("f=" SHARD_OF "; mv $f $f.away", bed->root, 1);
     start_scrub(bed, 0);
-    wait_until(bed, "checkpoints_read", 2); /* the newest, and what comes behind this one */
+    wait_until(bed, "checkpoints_read", 2); /* the newest, and the one after this one */
     bed_stop(bed);
     shell("f=" SHARD_OF "; mv $f.away $f", bed->root, 1);
     hurry = HURRY;
@@ -520,7 +520,7 @@ TEST_BETWEEN(test_scrub__what_a_load_read_whole_is_read_back, open_with_steps, b
     }
 }
 
-/* The newest is damaged: the one before it is what retention may count on soonest. */
+/* The newest is damaged: the one before it is the first that retention may count on. */
 TEST_BETWEEN(test_scrub__where_none_is_known_whole_the_newest_is_read_first, open_with_steps,
              bed_tear_down)
 {
@@ -531,7 +531,7 @@ TEST_BETWEEN(test_scrub__where_none_is_known_whole_the_newest_is_read_first, ope
     wait_until(bed, "checkpoints_read", 1);
     assert_true(is_shown_as_read(bed, STEPS - 1) && scrubbed(bed, "damaged") == 1);
     bed_stop(bed);
-    bed->config.scrub_rate = 0; /* the next one knows of it, and of no other */
+    bed->config.scrub_rate = 0; /* the next start knows of it, and of no other */
     assert_int_equal(bed_start(bed), 0);
     expect_read(bed, 1ull << (STEPS - 1));
     bed_stop(bed);

@@ -1,9 +1,8 @@
-/* ckptd_service.c - the daemon as its peers see it, also peers that break the rules.
+/* ckptd_service.c - the daemon's behaviour towards its peers, also peers that break the rules.
  *
- * Goal: breaches fail one save and nothing else; the dead, the late and the stale are told apart;
- * damage in memory and on disk never reaches a reader. Method: a service in
- * this process, a raw client (ckptd_bed.h). ckptd_disk.c has a store that is full or fails.
- */
+ * Goal: breaches fail one save and nothing else; dead, late and stale ranks are distinguished;
+ * damage in memory and on disk never reaches a reader. Method: a service in this process, a raw
+ * client (ckptd_bed.h). ckptd_disk.c has a store that is full or fails. */
 #include "proto/base/json.h"
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/nested.h"
@@ -48,7 +47,7 @@ BED_TEST(test_service__a_save_that_equals_the_one_before_is_kept_and_raises_an_a
     assert_alarms(bed, 0, 0, 0);
     save_as(bed, 3, 2, reason);
     assert_non_null(strstr(reason, "every tensor equals the checkpoint of step 2, attempt 1"));
-    wait_save(bed, 3, reason); /* who asks later hears it too */
+    wait_save(bed, 3, reason); /* a rank that asks later gets it too */
     assert_non_null(strstr(reason, "step 2"));
     assert_alarms(bed, 1, 3, 2);
     save_as(bed, 4, 1, reason); /* equal to an older one: that is no alarm */
@@ -87,14 +86,14 @@ BED_TEST(test_service__the_alarm_survives_a_restart_and_a_new_attempt)
     bed_flip_byte(bed, 3, 2, "manifest.json", 4200);
     assert_int_equal(bed_start(bed), 0);
     bed_open_world(bed, peers, RANKS);
-    save_as(bed, 4, 1, reason); /* what cannot be read is not compared, and fails no save */
+    save_as(bed, 4, 1, reason); /* a part that cannot be read is not compared, and fails no save */
     assert_string_equal(reason, "");
     assert_alarms(bed, 0, 0, 0);
     peers_close(peers, RANKS);
 }
 
-/* What a rank announces that breaks a rule: offsets are those behind its first byte of data, and
- * `from_end` is added to the bytes of its part. */
+/* A rank's entries that break a rule. Offsets count from its first byte of data; `from_end` adds
+ * the bytes of its part. */
 struct breach {
     const char *reason; /* a part of it */
     struct {
@@ -282,14 +281,14 @@ static int describe_one(struct bed *bed, uint64_t bytes)
 /* The largest shard finds no room in a small pool; a larger one is no shard. */
 BED_TEST(test_service__a_rank_whose_shard_is_too_large_is_refused)
 {
-    const uint64_t largest = (32ull << 40) - SHARD_ALIGN; /* a header, and what it is of */
+    const uint64_t largest = (32ull << 40) - SHARD_ALIGN; /* a header, and its data */
     assert_int_equal(describe_one(bed, largest), ERR_INVALID);
     assert_non_null(strstr(report_line(), "for rank 0 even to save its 35184640524288 bytes"));
     assert_int_equal(describe_one(bed, largest + 1), ERR_INVALID);
     assert_non_null(strstr(report_line(), "shard 0 would hold more than 32 TiB"));
 }
 
-/* jansson reads no manifest beyond its limit of levels: what is deeper is refused at the door. */
+/* jansson reads no manifest beyond its limit of levels: the RPC layer refuses deeper ones. */
 BED_TEST(test_service__state_and_config_are_refused_beyond_their_depth)
 {
     char nested[NESTED_BYTES_MAX];
@@ -344,7 +343,7 @@ BED_TEST(test_service__what_a_rank_saved_is_lent_unverified_and_then_from_the_fi
     peers_close(peers, 1);
 }
 
-/* Also when its rank has hung up: who maps its segments still ckptd cannot know. */
+/* Also when its rank has hung up: ckptd cannot know which processes still map its segments. */
 BED_TEST(test_service__what_a_rank_saved_is_not_lent_to_a_reader_that_does_not_verify_it)
 {
     struct loading loading;
@@ -405,7 +404,7 @@ BED_TEST(test_service__damage_on_disk_quarantines_and_the_older_one_loads)
     assert_string_equal(reply->checkpoints[2]->durability, "local");
     assert_string_equal(reply->checkpoints[2]->damage, "");
     FREE_REPLY(reply);
-    bed_restart(bed); /* the next one knows without having read them */
+    bed_restart(bed); /* the next one knows them without reading them */
     assert_int_equal(load_all(bed, -1, &step), 0);
     assert_true(step == 1);
     reply = bed_list(bed);

@@ -1,12 +1,11 @@
 /* ckptd_sets.c - the nodes of which most must hold an attempt, while the settings change.
  *
- * Goal: the invariants sets.S1 to S3 of ckptd/machines/sets.c. Method: the cases in which a mistake
- * is believed; then worlds of six nodes with real stores in memory. Starts at several nodes, each
- * with settings of its own, which change under way, look at the nodes that answer and publish at
- * one after the other, in any order between them, and die anywhere. A start has a higher number
- * than all that were answered when it began, and counts on the nodes of the newest of them.
- * SIM_SEED=<n> replays a world, SIM_WORLDS=<n> so many.
- */
+ * Goal: the invariants sets.S1 to S3 of ckptd/machines/sets.c. Method: cases in which a mistake is
+ * likely; then worlds of six nodes with real stores in memory. Several nodes start the run, each
+ * with different settings that change meanwhile. They read the nodes that answer and publish at one
+ * after the other, interleaved in any order, and may die anywhere. A start gets a higher number
+ * than all that were answered when it began, and counts the nodes of the newest of them.
+ * SIM_SEED=<n> replays a world, SIM_WORLDS=<n> so many. */
 #include "ckptd/core/sets_file.h"
 #include "ckptd/machines/sets.h"
 #include "proto/base/report.h"
@@ -145,7 +144,7 @@ static uint32_t peer_at(const struct start *start, uint32_t index)
     return (uint32_t)atoi(start->members.peers[index].name + 1);
 }
 
-/* What ckptd does in majority_refresh_peers(): false when too few answer. */
+/* Like majority_refresh_peers() of ckptd: false when too few answer. */
 static bool look(struct world *world, struct start *start, uint32_t answering)
 {
     char own[MEMBER_NAME_MAX];
@@ -270,7 +269,7 @@ static void change(struct world *world, uint64_t *random)
 {
     uint32_t node = (uint32_t)(splitmix64(random) % NODES);
     uint32_t mask = world->settings[node] ^ 1u << splitmix64(random) % NODES;
-    /* Who knows nothing of the run must have most of the first nodes: see sets.c. */
+    /* A start that knows nothing of the run needs a majority of the first nodes: see sets.c. */
     struct sets known;
     assert_int_equal(sets_file_find(&known, world->stores[node], "r"), 0);
     if (splitmix64(random) % 3 == 0)

@@ -1,33 +1,31 @@
 /* ckptd_sim.c - two nodes and a bucket, simulated: the machines of ckptd together.
  *
- * Goal: what the machines promise each for itself, they hold together. Method: the real decisions
- * (machines/pick.c, machines/transfer.c, keep/drop_copies.c, proto/format/retain.c) of two
- * nodes that train one run, at times both at once as on two sides of a cut, against one bucket. A
- * seeded scheduler has processes crash, disks lost with their node and node ids used again, clocks
- * that jump; requests to the bucket refused, lost, unanswered or late in their effect; listings
- * that lag in both directions. Nothing here knows when a machine does what; the world is checked
- * after each event. How a save comes to its commit is the matter of ckptd_commit_any, a removal
- * that is cut short that of storage_store_remove. The invariants of transfer.c are in these: T1 and
- * T4 in sim.S2, T2 in sim.S3, T3, T5, T6 in sim.S6.
+ * Goal: the machines keep their invariants also together. Method: the real decisions
+ * (machines/pick.c, machines/transfer.c, keep/drop_copies.c, proto/format/retain.c) of two nodes
+ * that train one run, at times both at once as on two sides of a cut, against one bucket. A seeded
+ * scheduler has processes crash, disks lost with their node and node ids used again, clocks that
+ * jump; requests to the bucket refused, lost, unanswered or late in their effect; listings that lag
+ * in both directions. The test makes no assumption about a machine's timing; it checks the world
+ * after each event. ckptd_commit_any tests the way of a save to its commit, storage_store_remove an
+ * interrupted removal. The invariants of transfer.c are in these: T1 and T4 in sim.S2, T2 in
+ * sim.S3, T3, T5, T6 in sim.S6.
  *
- *   sim.S1  What was acknowledged as in the bucket is there, whole, until the rules of the bucket
- *       removed it, whatever became of its node.
- *   sim.S2  A manifest in the bucket, also one that came late, has every shard there, all of the
+ *   sim.S1 A checkpoint acknowledged as in the bucket is there, whole, until the bucket's rules
+ *   remove it, whatever happens to its node. sim.S2 A manifest in the bucket, also one that came
+ *   late, has every shard there, all of the
  *       store that owns the attempt's number.
- *   sim.S3  An attempt's number in the bucket is one store's for ever, and only that one is told
- *       that its checkpoint is there.
- *   sim.S4  A local copy of what is to be in the bucket goes only when the bucket has it, and it
- *       was read back there lately.
- *   sim.S5  The rules leave a disk its last two whole checkpoints, the bucket as many as they say;
- *       and what is read, pinned or damaged stays.
- *   sim.S6  When the faults stop, all that is to be in the bucket comes there, or its number is
- *       known to be another store's.
- *   sim.S7  The same seed gives the same trace.
+ *   sim.S3 An attempt's number in the bucket belongs to one store for ever, and only that store
+ *   gets the answer that its checkpoint is there. sim.S4 A local copy of a checkpoint that is due
+ *   in the bucket is removed only when the bucket has it, and it was read back there recently.
+ *   sim.S5 The rules leave a disk its last two whole checkpoints, and the bucket their own number.
+ *   Checkpoints that are being read, pinned or damaged stay. sim.S6 When the faults stop, every
+ *   checkpoint that is due in the bucket gets there, or its number is known to be another store's.
+ *   sim.S7 The same seed gives the same trace.
  *
- * Two things are taken for granted. A request has its effect, if ever, before the rules of the
- * bucket come to what it would publish. And they leave alone what is leased, which a checkpoint on
- * its way is until its node, or that node's disk, gives it up (storage/store/remove.c;
- * storage_store_remove.c proves it).
+ * The test assumes two things. A request takes effect, if ever, before the bucket's rules reach the
+ * object that it publishes. And the rules do not remove leased checkpoints. A checkpoint under way
+ * is leased until its node releases it, or that node's disk is lost (storage/store/remove.c;
+ * storage_store_remove.c tests it).
  *
  * How to replay a world, and to run more: sim.h; `make sim` takes a million. */
 #include "ckptd/keep/drop_copies.h"
@@ -52,7 +50,7 @@
 #define LATE_MAX 8u
 #define ATTEMPTS_MAX 64u
 
-/* A checkpoint as one node knows it: on its disk, in the bucket, or both. */
+/* A checkpoint as one node sees it: on its disk, in the bucket, or both. */
 struct saved {
     uint64_t attempt, step;
     int64_t time;
@@ -76,7 +74,7 @@ struct node {
 static const struct retain_rules local_rules = {.keep_last = 1, .may_remove_most = true};
 static const struct retain_rules far_rules = {.keep_last = 4, .may_remove_most = true};
 
-/* What the bucket has of one step of an attempt. */
+/* The bucket's objects of one step of an attempt. */
 struct object {
     uint64_t attempt, step;
     int64_t time;
@@ -212,7 +210,7 @@ static int newest_first(const void *a, const void *b)
     return x->step > y->step ? -1 : x->step < y->step;
 }
 
-/* All that the node knows of, as a run's catalog: what it has nowhere has vanished. */
+/* All checkpoints that the node knows, as a run's catalog: one that is nowhere has vanished. */
 static void make_plan(struct retain_item *out, const struct node *node)
 {
     for (uint32_t i = 0; i < node->num_saved; i++) {
@@ -224,7 +222,7 @@ static void make_plan(struct retain_item *out, const struct node *node)
     }
 }
 
-/* As queue.c: newest first. Sets goes_far; the index of what drains next, or -1. */
+/* Like queue.c: newest first. Sets goes_far; returns the index of the next one to drain, or -1. */
 static int64_t plan_drain(struct node *node)
 {
     const struct pick_rule rule = {PICK_ALL, 0};
@@ -366,7 +364,7 @@ static int look_local(void *user, uint32_t index)
     return 0;
 }
 
-/* How many of what is there are newer than it. */
+/* How many of the checkpoints that are there are newer. */
 static uint32_t newer_local(const struct node *node, const struct saved *saved)
 {
     uint32_t count = 0;
@@ -503,7 +501,7 @@ static void restart(struct node *node)
     node->due = (struct transfer_action){.kind = TRANSFER_NOTHING};
 }
 
-/* What a start lists of the bucket: what is new may be missing, what is removed still be there. */
+/* A start's listing of the bucket: new objects may be missing, removed ones may still be there. */
 static void list_far(struct world *world, struct node *node)
 {
     for (uint32_t i = 0; i < node->num_saved; i++)

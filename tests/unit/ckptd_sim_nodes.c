@@ -1,34 +1,29 @@
 /* ckptd_sim_nodes.c - four nodes in three domains, simulated: coordinators, nodes and trainers.
  *
- * Goal: what the machines promise each for itself, they hold together when nodes, links, disks and
- * trainers fail. Method: each node has the real commit machine (machines/commit.c), the real
- * coordinator of parts (machines/coordinating.c), parts as machines/participating.c has them,
- * ranks told of by machines/joining.c, numbers by machines/quorum.c, copies by
- * machines/placement.c, sent by machines/transfer.c and, before the commit, by
- * machines/precommit.c. Trainers have a rank on each of some nodes; a second one may start while
- * the first goes on behind a cut. A seeded scheduler delivers messages late, twice or never, cuts
- * links one way or both, kills processes (what was not synced is torn), takes disks away, kills
- * trainers. The world is checked after each event.
+ * Goal: the machines keep their invariants also together, when nodes, links, disks and trainers
+ * fail. Method: each node has the real commit machine (machines/commit.c), the real coordinator of
+ * parts (machines/coordinating.c), parts as machines/participating.c has them, ranks reported by
+ * machines/joining.c, numbers by machines/quorum.c, copies by machines/placement.c, sent by
+ * machines/transfer.c and, before the commit, by machines/precommit.c. Trainers have a rank on each
+ * of some nodes; a second one may start while the first continues on the other side of a partition.
+ * A seeded scheduler delivers messages late, twice or never, cuts links one way or both, kills
+ * processes (unsynced data is torn), removes disks, kills trainers. The world is checked after each
+ * event.
  *
- *   sim_nodes.N1  What was acknowledged as local is on the disks that saved it, whole, while none
- *       was lost. Also what was not acknowledged: a manifest names no shard that its node has
- *       removed.
- *   sim_nodes.N2  What was acknowledged as replicated is on the disks that are left, whole, while
- *       disks of one domain alone were lost since the save began.
- *   sim_nodes.N3  Numbers of attempts that are answered grow, while one disk at most was lost: a
- *       majority that has lost two may know nothing of the newest.
- *   sim_nodes.N4  A start begins behind nothing that the nodes that it looked at hold whole.
- *   sim_nodes.N5  A save is acknowledged once, and of a step of an attempt one at most, in their
- *       order.
- *   sim_nodes.N6  COMMITTED is heard only of what was acknowledged.
- *   sim_nodes.N7  When the faults stop: no save is in work any more, no node keeps a part without a
- *       manifest whose coordinator can be asked, and all that is whole comes on two domains, also
- *       while a node is away that can be done without. But of an attempt whose number was taken
- *       while a disk was lost: a node may have given that number to another start, and takes no
- *       copies.
- *   sim_nodes.N8  The same seed gives the same trace.
- *   sim_nodes.N9  What an older attempt asks for is refused; OVER is said of a part by who knows
- *       it.
+ *   sim_nodes.N1 A checkpoint acknowledged as local is on the disks that saved it, whole, while
+ *   none was lost. Also without an acknowledgement a manifest names no shard that its node has
+ *   removed. sim_nodes.N2 A checkpoint acknowledged as replicated is whole on the remaining disks,
+ *   while disks of only one domain were lost since the save began. sim_nodes.N3 Answered numbers of
+ *   attempts grow while at most one disk was lost: a majority that has lost two may not know the
+ *   newest. sim_nodes.N4 A start continues from no older checkpoint than the newest that is whole
+ *   on the nodes that answered it. sim_nodes.N5 A save is acknowledged once, at most one for each
+ *   step of an attempt, in the order of steps. sim_nodes.N6 COMMITTED is answered only for
+ *   acknowledged saves. sim_nodes.N7 When the faults stop, no save stays in work. No node keeps a
+ *   part without a manifest whose coordinator can be asked. Every whole checkpoint reaches two
+ *   domains, also while a dispensable node is away. Exception: an attempt whose number was taken
+ *   while a disk was lost. A node may have given that number to another start, and accepts no
+ *   copies then. sim_nodes.N8 The same seed gives the same trace. sim_nodes.N9 Requests of an older
+ *   attempt are refused; only a node that knows a part answers OVER for it.
  *
  * How to replay a world, and to run more: sim.h; `make sim` takes a million. */
 #include "tests/unit/sim_nodes_disk.h"
@@ -41,7 +36,7 @@
 
 /* ---- trainers ---- */
 
-/* Its ranks' parts that they have not announced come to nothing. */
+/* The unannounced parts of its ranks are dropped. */
 static void kill_trainer(struct world *world, struct trainer *trainer)
 {
     note(&world->sim, "kill", trainer->attempt, 0);
@@ -351,7 +346,7 @@ static void one_event(struct world *world)
         break_something(world, node);
 }
 
-/* What is left, for who replays one world. */
+/* Prints the remaining state, for replays of one world. */
 static void say_rest(const struct world *world)
 {
     for (uint32_t n = 0; world->sim.is_said && n < NODES; n++) {
@@ -439,7 +434,7 @@ static bool is_quiet(struct world *world)
     return true;
 }
 
-/* A launcher ends a start one of whose machines is gone. */
+/* A launcher ends a start when one of its machines is gone. */
 static bool lacks_a_node(const struct world *world, const struct trainer *trainer)
 {
     for (uint32_t r = 0; r < trainer->ranks; r++)

@@ -1,11 +1,11 @@
-/* ckptd_sim_scale.c - what a commit costs the coordinator, by the number of ranks.
+/* ckptd_sim_scale.c - the coordinator's cost of a commit, by the number of ranks.
  *
  * Goal: messages and bytes of a commit grow no faster than the ranks, manifests included: a node
- * gets it once, few from the coordinator, the others from a node that has it. Those that have to
- * wait ask in each round, of which there are as many as the logarithm of the nodes. Method:
- * sim_scale.h, with the real machine and messages, at 512 ranks on 64 nodes and at 2,048 on 256;
- * what is counted is no time. The largest, 16,384 ranks on 2,048 nodes, and CPU seconds are a row
- * of the bench (scale_nodes.c). */
+ * gets it once, few from the coordinator, the others from a node that has it. Waiting nodes ask in
+ * each round; the number of rounds grows with the logarithm of the nodes. Method: sim_scale.h, with
+ * the real machine and messages, at 512 ranks on 64 nodes and at 2,048 on 256; it counts messages
+ * and bytes, no time. The largest, 16,384 ranks on 2,048 nodes, and CPU seconds are a row of the
+ * bench (scale_nodes.c). */
 #include "tests/unit/sim_scale.h"
 #include "tests/unit/suite.h"
 

@@ -1,10 +1,10 @@
-/* ckptd_sparse.c - what a load of some of a checkpoint reads of the device.
+/* ckptd_sparse.c - the device reads of a load that needs only parts of a checkpoint.
  *
  * Goal: ckptd reads only the chunks that open loads need, counts them, and lends saved bytes;
  * damage elsewhere does not matter, and is found when a load needs the chunk. Method: a service in
- * this process and raw clients (ckptd_bed.h) that want ranges of rows of one shard and ask for what
- * they need next. Rows are of 4 KiB and lie in one chunk each; the checksum table has a chunk of
- * its own. Which chunks any loads need together, and when, is told by ckptd_read_plan_any.c. */
+ * this process and raw clients (ckptd_bed.h) that want ranges of rows of one shard and ask for the
+ * next range that they need. Rows are of 4 KiB and lie in one chunk each; the checksum table has a
+ * chunk of its own. ckptd_read_plan_any.c tests which chunks several loads need, and when. */
 #define ROWS 1023u
 #define COLUMNS 1024u
 #include "tests/unit/ckptd_loading.h"
@@ -49,7 +49,7 @@ static struct wanting wants(struct bed *bed, uint64_t first, uint64_t count)
     return out;
 }
 
-/* The first byte from `from` on that is wanted; UINT64_MAX: none. */
+/* The first wanted byte at or after `from`; UINT64_MAX: none. */
 static uint64_t next_wanted(const struct wanting *wanting, uint64_t from)
 {
     uint64_t next = UINT64_MAX;
@@ -64,7 +64,7 @@ static uint64_t next_wanted(const struct wanting *wanting, uint64_t from)
     return next;
 }
 
-/* Are the bytes from `from` to the end of what was lent those of the shard? */
+/* True when the bytes from `from` to the end of the loan are those of the shard. */
 static bool lent_is_right(const struct loading *loading, uint64_t from)
 {
     uint64_t end = loading->part_start + loading->part_bytes;
@@ -121,7 +121,7 @@ static void end_having_read(struct bed *bed, uint64_t bytes)
     bed_close_service(bed);
 }
 
-/* ---- what is read ---- */
+/* ---- reads ---- */
 
 BED_TEST(test_sparse__a_few_rows_cost_the_chunks_they_lie_in)
 {
@@ -150,7 +150,7 @@ BED_TEST(test_sparse__a_later_load_reads_the_rest_and_then_nothing)
     take_and_release(&all);
     assert_true(has_read(bed, FILE_BYTES));
     assert_true(wait_number(bed, "images", "proven", 1));
-    assert_true(is_in_memory(bed)); /* its table as well, though nobody needs that */
+    assert_true(is_in_memory(bed)); /* its table as well, though no load needs it */
     load_close(&some.loading);
     load_close(&all.loading);
     struct wanting again = wants(bed, 0, ROWS);
@@ -182,7 +182,7 @@ BED_TEST(test_sparse__damage_counts_when_somebody_needs_the_chunk)
     struct wanting hit = wants(bed, 600, 1);
     assert_int_equal(take_wanted(&hit), ERR_CORRUPT);
     assert_durability(bed, "damaged");
-    /* What was lent before stays what it was as long as the load has it. */
+    /* Lent bytes stay unchanged as long as the load holds them. */
     assert_true(lent_is_right(&behind.loading, 4 * MIB - ROW_BYTES));
     assert_int_equal(take_wanted(&behind), ERR_CORRUPT);
     load_close(&before.loading);
@@ -215,7 +215,7 @@ BED_TEST(test_sparse__of_a_part_only_what_is_needed_is_read_and_once)
     load_close(&all.loading);
 }
 
-/* The file is opened a second time for what is missing, when the pool holds no second image. */
+/* The file is opened a second time for the missing chunks, when the pool holds no second image. */
 BED_TEST(test_sparse__a_read_that_could_not_begin_can_be_asked_for_again)
 {
     char store[sizeof bed->config.store];

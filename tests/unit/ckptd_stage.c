@@ -1,13 +1,12 @@
-/* ckptd_stage.c - a chunk of a save is hashed and written side by side, in whichever order.
+/* ckptd_stage.c - a chunk of a save is hashed and written concurrently, in either order.
  *
- * Goal: the table waits for the last hash and the sync for the last write; what is given up is not
- * written any more; a write that fails while its chunk still waits to be hashed fails that save
- * alone; digests that a rank announces decide, and none that is no tensor's; a rank that writes to
- * what it has announced is named, and with storage.verify_after_write its save fails. Method: a
- * service in this process (ckptd_bed.h); the linker sends checksum_block_beside and storage_submit
- * through this file, which holds hashes or ends of writes back, or fails a write. What was
- * committed is read from the disk by a new service.
- */
+ * Goal: the table waits for the last hash and the sync for the last write; chunks of an aborted
+ * save are not written any more; a write that fails while its chunk still waits to be hashed fails
+ * that save alone; digests that a rank announces are used, except those of no tensor; a rank that
+ * writes to what it has announced is named, and with storage.verify_after_write its save fails.
+ * Method: a service in this process (ckptd_bed.h); the linker sends checksum_block_beside and
+ * storage_submit through this file, which delays hashes or completions of writes, or fails a write.
+ * A new service reads the committed checkpoints from the disk. */
 #include "ckptd/core/catalog.h"
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
@@ -24,11 +23,11 @@ static struct peer peers[1];
 
 /* ---- between the daemon, its hashes and its disk ---- */
 
-/* What is held back, until `opened` is true; by patience if it never is. */
+/* The delayed kind, until `opened` is true; after a time limit if it never is. */
 enum held { NOTHING, HASHES, FIRST_HASH, WRITES };
 static atomic_int held, writes_to_fail;
 static atomic_bool opened;
-/* Since the last hold(): what ended, and of writes what had begun. */
+/* Since the last hold(): completed hashes and writes, and writes in progress. */
 static atomic_bool digests_twice; /* of one block: digests that are not of its bytes */
 static char to_change[300];       /* a file, before its next sync, */
 static atomic_llong change_at;    /* at this byte; 0: none */
@@ -73,7 +72,8 @@ uint64_t __wrap_checksum_block_beside(const void *data, size_t bytes, uint64_t i
     return hash;
 }
 
-/* On a thread of the engine. What the daemon is to hear lies in `user`, which it does not use. */
+/* Runs on a thread of the engine. The daemon's message is in `user`, which this thread does not
+ * use. */
 static void write_done(struct storage_request *request)
 {
     void (*done)(struct storage_request *);
@@ -187,7 +187,7 @@ TEST(test_stage__the_disk_and_hashes_do_not_wait_and_the_sync_and_the_table_do)
         else
             sleep_ms(300);
         assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
-        atomic_store(&opened, true); /* what was held back is let go */
+        atomic_store(&opened, true); /* releases the delayed ones */
         assert_int_equal(wait_save(bed, 1, NULL), COMMITTED);
         assert_int_equal(atomic_load(&under_way_at_sync), 0);
         expect_on_disk(bed, 1);
@@ -195,7 +195,7 @@ TEST(test_stage__the_disk_and_hashes_do_not_wait_and_the_sync_and_the_table_do)
     }
 }
 
-/* ---- what goes wrong on the way ---- */
+/* ---- failures on the way ---- */
 
 TEST_BETWEEN(test_stage__what_is_given_up_is_not_written_any_more, set_up, tear_down)
 {
@@ -304,7 +304,7 @@ TEST_BETWEEN(test_stage__what_came_is_compared_when_both_sums_are_there, set_up,
 
 /* ---- ranks that write after announcing ---- */
 
-/* What was announced goes to the disk, and then other bytes of it are hashed. */
+/* The announced bytes are written to the disk; other bytes of it are hashed later. */
 static void save_rewritten(uint64_t step)
 {
     hold(HASHES);

@@ -1,8 +1,9 @@
-/* ckptd_stories.h - the lives of a daemon in which everything fails once, and their ends.
+/* ckptd_stories.h - stories of a daemon's life, in which tests make each operation fail once.
  *
- * One is a start on a store with rubbish of a save, of a prune before and of one after its marker
- * went; a load, two saves, a pin, a prune, a load, the end, while a tool reads a checkpoint. In
- * another tools have rubbish removed, while one writes; in the third one brings a checkpoint. */
+ * The first starts on a store with rubbish of a save and of prunes cut short before and after the
+ * marker was removed. Then come a load, two saves, a pin, a prune, a load and the shutdown, while a
+ * tool reads a checkpoint. In the second, tools have rubbish removed while one writes. In the
+ * third, a tool brings a checkpoint. */
 #ifndef HOLDFAST_TESTS_CKPTD_STORIES_H
 #define HOLDFAST_TESTS_CKPTD_STORIES_H
 
@@ -13,14 +14,14 @@ struct story {
     const char *name;
     /* Makes the store at `plain`. */
     void (*place)(struct bed *bed, const char *plain);
-    /* (optional) What others do there when the daemon has started. */
+    /* (optional) Changes the store as other processes do, after the daemon has started. */
     void (*bring)(struct bed *bed, const char *plain);
-    /* What is asked of the daemon then. */
+    /* The requests to the daemon. */
     void (*live)(struct bed *bed, struct peer_status *told);
-    /* Afterwards, without faults: looks at the store, on which all has to work again. */
+    /* Checks the store afterwards, without faults: everything must work again. */
     void (*check)(struct bed *bed, const char *plain, const struct peer_status *told);
-    uint64_t leased_step;      /* a tool leases it meanwhile; 0: none */
-    uint32_t operations_least; /* or it has not been told */
+    uint64_t leased_step;      /* the step that a tool leases meanwhile; 0: none */
+    uint32_t operations_least; /* fewer: ckptd was not asked for all of it */
 };
 
 static inline void place_store(struct bed *bed, const char *plain)
@@ -72,7 +73,7 @@ static inline void check_adopted(struct bed *bed, const char *plain, const struc
     assert_int_equal(bed_start(bed), 0);
     bool is_there = load_all(bed, 1, NULL) == 0;
     assert_true(is_there || !told->adopted);
-    if (!is_there) { /* the tool brings it once more */
+    if (!is_there) { /* the tool brings the checkpoint once more */
         bed_stop(bed);
         shell("test ! -e '%s/" STEP_DIR "/manifest.json' && rm -rf '%s/" RUN "'", plain, plain);
         assert_int_equal(bed_start(bed), 0);
@@ -90,7 +91,7 @@ static const struct story stories[] = {
 };
 #define NUM_STORIES (sizeof stories / sizeof stories[0])
 
-/* A start and what follows; `bed` serves afterwards, unless the start failed. */
+/* Starts the daemon and runs the story; `bed` serves afterwards, unless the start failed. */
 static inline void live_story(const struct story *story, struct bed *bed, const char *plain,
                               struct peer_status *told)
 {

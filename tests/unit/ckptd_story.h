@@ -1,23 +1,23 @@
 /* ckptd_story.h - one story of a daemon's life, for tests in which something of it fails.
  *
- * A start on a store with rubbish of a save, of a prune before and of one after its marker went; a
- * load, two saves, a pin, a prune, a load. What an observer outside was told is kept; check_store
- * holds the store against it afterwards: what was acknowledged is whole, nothing torn is listed,
- * pins held, and all works again. */
+ * The daemon starts on a store with rubbish of a save and of prunes cut short before and after the
+ * marker was removed. It serves a load, two saves, a pin, a prune and a load. An observer records
+ * every answer. check_store compares the store with that record: acknowledged checkpoints are
+ * whole, no torn one is listed, pins held, and everything works again. */
 #ifndef HOLDFAST_TESTS_CKPTD_STORY_H
 #define HOLDFAST_TESTS_CKPTD_STORY_H
 
 #define ROWS 64u
-#define COLUMNS 256u /* 64 KiB in all: what matters here is the number of operations */
+#define COLUMNS 256u /* 64 KiB in all: only the number of operations matters here */
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/ckptd_tools_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/suite.h"
 
-#define FIRST_STEPS 5u  /* of the store that every story begins with; 3 is half removed */
-#define PINNED_STEP 2u  /* before it begins */
-#define LEASED_STEP 4u  /* a tool reads it while the story is told */
-#define LAST_STEP 7u    /* that the story saves */
+#define FIRST_STEPS 5u  /* of the store before each story; step 3 is half removed */
+#define PINNED_STEP 2u  /* before the story */
+#define LEASED_STEP 4u  /* a tool reads it during the story */
+#define LAST_STEP 7u    /* saved by the story */
 #define AFTER_STEP 100u /* saved by the check */
 
 static struct peer peers[RANKS];
@@ -46,7 +46,7 @@ static inline int open_with_story(void **state)
     struct bed *bed = bed_new();
     *state = bed;
     bed->config.limit_drain_ms = 1000;
-    bed->config.limit_describe_ms = 500; /* where one rank fails the others need not wait long */
+    bed->config.limit_describe_ms = 500; /* when one rank fails the others wait only briefly */
     bed->config.pool_bytes = 8 * MIB;
     assert_int_equal(bed_start(bed), 0);
     bed_save_steps(bed, peers, RANKS, 1, FIRST_STEPS);
@@ -62,14 +62,14 @@ static inline int open_with_story(void **state)
 
 /* ---- the story ---- */
 
-/* What an observer outside was told. */
+/* The observer's record of answers. */
 struct peer_status {
     bool saved[LAST_STEP + 1];
-    bool pinned, was_pruned; /* asked for; whatever the answer */
+    bool pinned, was_pruned; /* requested, whatever the answer */
     bool adopted;
 };
 
-/* (optional) Hears it at once. */
+/* (optional) Called with the answer at once. */
 static void (*when_told)(const struct peer_status *told);
 
 static inline void tell_observer(const struct peer_status *told)
@@ -78,7 +78,7 @@ static inline void tell_observer(const struct peer_status *told)
         when_told(told);
 }
 
-/* Did all ranks hear that it was committed? */
+/* True when all ranks heard that it was committed. */
 static inline bool story_save(struct bed *bed, uint64_t step)
 {
     Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
@@ -109,7 +109,7 @@ static inline void live_through(struct bed *bed, struct peer_status *told)
             told->saved[step] = story_save(bed, step);
             tell_observer(told);
         }
-        peers_close(peers, RANKS); /* one may have come further than the other */
+        peers_close(peers, RANKS); /* one rank may be further than the other */
     }
     if (told->saved[LAST_STEP - 1])
         told->pinned = bed_pin(bed, LAST_STEP - 1, false) == 0;
@@ -121,7 +121,7 @@ static inline void live_through(struct bed *bed, struct peer_status *told)
 
 /* ---- afterwards ---- */
 
-/* Bit s: step s is listed. Nothing listed may be damaged, all of it loads to the bit. */
+/* Bit s: step s is listed. Every listed checkpoint must be whole and load bit by bit. */
 static inline uint64_t list_and_load(struct bed *bed)
 {
     Holdfast__V1__ListReply *reply = bed_list(bed);
@@ -136,14 +136,14 @@ static inline uint64_t list_and_load(struct bed *bed)
     return steps;
 }
 
-/* Nobody removed what a tool reads or writes. */
+/* Checkpoints that a tool reads or writes were not removed. */
 static inline void check_leased(const char *plain, uint64_t step)
 {
     shell("ls '%s/" RUN "/step-%08u-a0001/'shard-* >/dev/null", plain, (unsigned)step);
 }
 
-/* Prunes until that step has gone. What a load held is let go a moment after CloseLoad is answered
- * (ckptd/restore/held.c), and stays until then. */
+/* Prunes until that step has gone. A load's leases are released a moment after CloseLoad is
+ * answered (ckptd/restore/held.c); the step stays until then. */
 static inline void prune_loaded(struct bed *bed, uint64_t step)
 {
     bool is_there = true;
@@ -164,19 +164,19 @@ static inline void check_store(struct bed *bed, const char *plain, const struct 
     snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
     assert_int_equal(bed_start(bed), 0);
     uint64_t steps = list_and_load(bed);
-    assert_false(steps >> 3 & 1 || steps >> 9 & 1); /* they had lost their manifests */
+    assert_false(steps >> 3 & 1 || steps >> 9 & 1); /* their manifests were lost */
     assert_true(steps >> PINNED_STEP & 1);
     assert_true(!told->pinned || steps >> (LAST_STEP - 1) & 1);
     if (told->saved[LAST_STEP])
         assert_true(steps >> LAST_STEP & 1);
     if (told->saved[LAST_STEP - 1])
         assert_true(steps >> (LAST_STEP - 1) & 1);
-    /* One of the last two good ones, unless the last was committed, told or not. */
+    /* One of the last two good ones, unless the last was committed, acknowledged or not. */
     if (!told->was_pruned || !(steps >> LAST_STEP & 1))
         assert_true(steps >> FIRST_STEPS & 1);
     if (!told->was_pruned)
         assert_true(steps >> 4 & 1 && steps >> 1 & 1);
-    /* It saves and prunes again, and what was begun comes to its end. */
+    /* The daemon saves and prunes again, and unfinished removals are completed. */
     bed_save_steps(bed, peers, RANKS, AFTER_STEP, AFTER_STEP);
     prune_loaded(bed, 1);
     steps = list_and_load(bed);
@@ -187,12 +187,12 @@ static inline void check_store(struct bed *bed, const char *plain, const struct 
           plain);
 }
 
-/* ---- what tools ask of a daemon that serves, for stories of their own ---- */
+/* ---- requests of tools to a daemon that serves, for other stories ---- */
 
-#define RELEASED_STEP 4u /* out of quarantine */
+#define RELEASED_STEP 4u /* released from quarantine */
 #define WRITTEN_STEP 51u /* has no manifest: a tool writes it */
 
-/* A copy of the store, with something in quarantine and something that has no manifest. */
+/* Copies the store, adds a quarantined checkpoint and one without a manifest. */
 static inline void place_unclean(struct bed *bed, const char *plain)
 {
     shell("cp -r '%s/store' '%s' && cd '%s/" RUN "' && mkdir -p quarantine &&"
@@ -202,7 +202,8 @@ static inline void place_unclean(struct bed *bed, const char *plain)
     put_mark(plain, RUN, WRITTEN_STEP, 1);
 }
 
-/* While it is served: what crashes leave of saves, removals, notes, leases and publications. */
+/* During service: adds the remains that crashes leave of saves, removals, notes, leases and
+ * publications. */
 static inline void put_rubbish(const char *plain)
 {
     shell("cd '%s/" RUN "' && cp -r step-00000005-a0001 step-00000050-a0001 &&"

@@ -10,7 +10,7 @@ TEST(test_takeover__each_rule)
         struct takeover_facts facts;
         enum takeover answer;
     } cases[] = {
-        {{.limit_ms = 100, .opened_ms_ago = 1}, TAKEOVER_NOW}, /* nobody has it */
+        {{.limit_ms = 100, .opened_ms_ago = 1}, TAKEOVER_NOW}, /* no start has it */
         {{.limit_ms = 100, .num_alive = 1}, TAKEOVER_WAIT},
         {{.limit_ms = 100, .num_alive = 1, .waited_ms = 99}, TAKEOVER_WAIT},
         {{.limit_ms = 100, .num_alive = 1, .waited_ms = 100}, TAKEOVER_REFUSED},

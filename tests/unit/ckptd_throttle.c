@@ -1,10 +1,10 @@
 /* ckptd_throttle.c - when chunks may begin (ckptd/machines/throttle.c).
  *
- * Goal: a rate is held within 1 % and never exceeded over any stretch of time, a save ends whatever
- * a trainer announces, and no counter overflows.
- * Method: the module is pure, so time is a number here. A small world has chunks that wait, a timer
- * that comes late, a disk that takes its time, and a trainer with phases; it writes down when each
- * chunk began. Random worlds are seeded (SEED=). */
+ * Goal: a rate is held within 1 % and never exceeded over any stretch of time, a save ends
+ * regardless of the phases that a trainer announces, and no counter overflows. Method: the module
+ * is pure, so time is a number here. A small world has chunks that wait, a timer that comes late, a
+ * disk that takes its time, and a trainer with phases; it records when each chunk began. Random
+ * worlds are seeded (SEED=). */
 #include "ckptd/machines/throttle.h"
 #include "tests/unit/random.h"
 #include "tests/unit/suite.h"
@@ -71,7 +71,7 @@ static void add_chunks(struct world *w, uint32_t count)
     }
 }
 
-/* Begins what may; returns when to look again. */
+/* Starts the allowed chunks; returns when to check again. */
 static int64_t look(struct world *w)
 {
     int64_t wait_ms = -1;
@@ -146,7 +146,7 @@ TEST(test_pace__n_bytes_take_at_least_n_over_the_rate)
     }
 }
 
-/* In no stretch of time more than its share and what one late timer makes up for. */
+/* In every stretch of time at most its share, plus the amount that one late timer catches up. */
 TEST(test_pace__no_stretch_of_a_burst_exceeds_the_rate)
 {
     struct world *w = new_world(options_of(200 * MIB, false, 0));
@@ -255,7 +255,7 @@ TEST(test_pace__no_chunk_is_held_back_by_phases_longer_than_the_bound)
             run(w);
             w->now_ms += random_below(w, 500);
         }
-        /* Its own bound, and the disk's time for what came before it. */
+        /* Its own bound, and the disk's time for the chunks before it. */
         for (uint32_t i = 0; i < w->num_begun; i++)
             assert_true(w->begun_ms[i] - w->ready_ms[i] <=
                         options.quiet_wait_ms + (int64_t)(200 / WINDOW + 2) * w->disk_ms);

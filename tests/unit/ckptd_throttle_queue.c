@@ -1,11 +1,11 @@
-/* ckptd_throttle_queue.c - the daemon's manners: rate, phases, and who need not wait for them.
+/* ckptd_throttle_queue.c - the daemon's throttling: rate, phases, and the saves exempt from it.
  *
  * Goal: a save takes the time that pace.write_rate gives it and is committed; a trainer that is
- * busy for ever, or says nonsense, holds it up by pace.quiet_wait_ms at most; whoever waits for a
- * save (WaitSave, a drain, a new attempt, a rank without a free image) does not wait for manners.
- * Method: a service in this process (ckptd_bed.h) with 4 MiB of state; a save is asked after
- * without waiting, since waiting would hurry it; times are compared with what the rate alone would
- * take. */
+ * busy for ever, or announces nonsense, delays it by pace.quiet_wait_ms at most. Throttling does
+ * not delay a save that somebody waits for (WaitSave, a drain, a new attempt, a rank without a free
+ * image). Method: a service in this process (ckptd_bed.h) with 4 MiB of state; the test polls a
+ * save without waiting, since waiting would hurry it, and compares times with those of the rate
+ * alone. */
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
 
@@ -13,7 +13,7 @@
 /* At which a save takes more than 4 s: so long that a hurry shows. */
 #define RATE_SLOW ((int64_t)MIB)
 #define SLOW_MS (STATE_BYTES * 1000 / RATE_SLOW)
-/* What is hurried takes a fraction of a second, and on a busy machine seconds. */
+/* A hurried save takes a fraction of a second, and on a busy machine seconds. */
 #define HURRIED_MS (SLOW_MS * 7 / 8)
 #define PATIENCE_MS 600
 #define PATIENCE_LONG_MS 60000
@@ -119,7 +119,7 @@ static void await_held(struct bed *bed)
     assert_true(number_of(bed, "chunks_held") > 0);
 }
 
-/* ---- who does not wait ---- */
+/* ---- exempt saves ---- */
 
 static void wait_for_it(struct bed *bed)
 {

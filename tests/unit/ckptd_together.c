@@ -68,7 +68,7 @@ TEST_WITH(struct together *together,
     assert_int_equal(together_has(together, 0, step_9, TOGETHER_DAMAGED, 1), TOGETHER_AGAIN);
 }
 
-/* Rank 1 comes when rank 0 has gone on. */
+/* Rank 1 comes after rank 0 has continued. */
 TEST_WITH(struct together *together,
           test_together__a_rank_that_comes_late_gets_the_same_or_an_error, open_two, free_two)
 {
@@ -79,7 +79,7 @@ TEST_WITH(struct together *together,
     assert_int_equal(together_open(together, 1, TOGETHER_WHOLE, true), TOGETHER_JOIN);
     together_fail(together, 1, step_9, TOGETHER_DAMAGED);
     assert_int_equal(together_open(together, 1, TOGETHER_DAMAGED, false), TOGETHER_REFUSED);
-    /* All load anew, whoever is first. */
+    /* All load anew, whichever rank is first. */
     assert_int_equal(together_open(together, 1, TOGETHER_DAMAGED, false), TOGETHER_CHOOSE);
     together_choose(together, 1, step_8);
     assert_int_equal(together_open(together, 0, TOGETHER_WHOLE, true), TOGETHER_JOIN);

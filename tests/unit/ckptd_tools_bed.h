@@ -1,5 +1,5 @@
-/* ckptd_tools_bed.h - what tools ask of a daemon that serves: Gc, Adopt, Release; and a checkpoint
- * as a tool brings it, whose shards are in the store before its manifest is. */
+/* ckptd_tools_bed.h - requests of tools to a daemon that serves: Gc, Adopt, Release. It also makes
+ * a checkpoint as a tool brings it: the shards are in the store before the manifest. */
 #ifndef HOLDFAST_TESTS_CKPTD_TOOLS_BED_H
 #define HOLDFAST_TESTS_CKPTD_TOOLS_BED_H
 
@@ -42,7 +42,7 @@ static inline void copy_made(struct bed *bed)
     put_mark(made, RUN, 1, 1);
 }
 
-/* A bed whose store is new, and what copy_made makes. */
+/* A bed with a new store, and the files of copy_made. */
 static inline int open_with_made(void **state)
 {
     struct bed *bed = bed_new();
@@ -64,7 +64,7 @@ static inline int close_with_made(void **state)
     return bed_tear_down(state);
 }
 
-/* Into the store that is being served, as a tool would have written them. */
+/* Copies them into the store that is being served, as a tool writes them. */
 static inline void put_shards(const struct bed *bed, const char *store)
 {
     shell("rm -rf '%s/" RUN "' && cp -r '%s/made/" RUN "' '%s'", store, bed->root, store);
@@ -91,7 +91,7 @@ static inline int ask_gc(Holdfast__V1__GcReply **out, struct bed *bed, bool is_d
     return call(bed, "Gc", &request.base, &holdfast__v1__gc_reply__descriptor, out);
 }
 
-/* How many findings went, or would; or an error. */
+/* The number of findings that were removed, or could be; or an error. */
 static inline int gc(struct bed *bed, bool is_dry, uint64_t *out_bytes)
 {
     Holdfast__V1__GcReply *reply;

@@ -1,9 +1,10 @@
-/* ckptd_transfer.c - the machine that brings a checkpoint into another tier, and which checkpoint
- * is next.
+/* ckptd_transfer.c - the machine that copies a checkpoint into another tier, and the choice of the
+ * next checkpoint.
  *
- * Goal: what the invariants of transfer.c leave open: its pauses, calls that come late or twice,
- * shards that a tier has lost; the order of pick.c. Method: one event at a time. The invariants are
- * held by ckptd_sim.c, where requests of two nodes to a bucket fail, are late, or not answered. */
+ * Goal: behaviour outside the invariants of transfer.c: its pauses, calls that come late or
+ * twice, shards that a tier has lost; the order of pick.c. Method: one event at a time.
+ * ckptd_sim.c checks the invariants, with requests of two nodes to a bucket that fail, are late,
+ * or are not answered. */
 #include "ckptd/machines/pick.h"
 #include "ckptd/machines/transfer.h"
 #include "proto/base/report.h"
@@ -11,7 +12,7 @@
 
 #define RETRY_MS 100
 
-/* Nothing is asked for, and the machine is as it was. */
+/* No action is requested, and the machine's state is unchanged. */
 static void expect_nothing(struct transfer *transfer, enum transfer_state before,
                            struct transfer_action action)
 {
@@ -109,7 +110,7 @@ TEST(test_pick__the_rules_say_which_go_and_who_waits_overrules_them)
     assert_int_equal(next_of(PICK_LAST, items, 3, &left), 2);
 }
 
-/* The tier was started again: all is proven or sent once more, behind a new claim. */
+/* The tier was restarted: everything is verified or sent once more, after a new claim. */
 TEST(test_transfer__shards_that_were_lost_are_sent_again_before_the_manifest)
 {
     struct transfer transfer = {0};

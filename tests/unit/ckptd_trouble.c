@@ -183,7 +183,7 @@ BED_TEST_BETWEEN(test_trouble__a_full_table_of_descriptors_does_not_spin_the_dae
     assert_int_equal(pthread_getcpuclockid(bed->thread, &clock), 0);
     take_descriptors();
     close(taken.fds[--taken.count]);
-    int waiting = arena_connect(bed); /* takes the last one: nobody can accept it */
+    int waiting = arena_connect(bed); /* takes the last one: ckptd cannot accept the connection */
     clock_gettime(clock, &begin);
     sleep_ms(500);
     clock_gettime(clock, &end);
@@ -191,7 +191,7 @@ BED_TEST_BETWEEN(test_trouble__a_full_table_of_descriptors_does_not_spin_the_dae
     close(waiting);
     int64_t used_ms = (end.tv_sec - begin.tv_sec) * 1000 + (end.tv_nsec - begin.tv_nsec) / 1000000;
     assert_true(used_ms < 50);
-    bed_open_world(bed, peers, 1); /* the door opens again */
+    bed_open_world(bed, peers, 1); /* ckptd accepts again */
 }
 
 /* It needs some more when it was accepted; others let go of some meanwhile. */
@@ -220,7 +220,7 @@ BED_TEST_BETWEEN(test_trouble__a_load_is_refused_while_the_daemon_ends, bed_set_
     bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     assert_int_equal(load_open(&loading, bed, -1), 0);
-    assert_int_equal(peer_begin(&peers[0], 2), 0); /* what the end waits for */
+    assert_int_equal(peer_begin(&peers[0], 2), 0); /* the shutdown waits for it */
     service_drain(bed->service);
     sleep_ms(100);
     assert_int_equal(load_shard(&loading, 0, NULL), ERR_UNAVAILABLE);
@@ -229,8 +229,8 @@ BED_TEST_BETWEEN(test_trouble__a_load_is_refused_while_the_daemon_ends, bed_set_
     assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
 }
 
-/* Another one may have been killed after it placed the manifest and before the name was durable:
- * then the mark of the save is there. Of what has none a start syncs nothing. */
+/* A killed ckptd may have placed the manifest before its name was durable: then the mark of the
+ * save is there. A start syncs nothing in directories without a mark. */
 BED_TEST_BETWEEN(test_trouble__a_start_syncs_what_has_a_mark_and_nothing_else, bed_set_up,
                  tear_down)
 {
@@ -251,7 +251,7 @@ BED_TEST_BETWEEN(test_trouble__a_start_syncs_what_has_a_mark_and_nothing_else, b
     assert_true(was_synced(bed, ""));
 }
 
-/* The eventfd is one object with two holders: what the rank does to it, it does to the daemon. */
+/* The eventfd is one object with two holders: the rank's changes to it affect the daemon. */
 BED_TEST_BETWEEN(test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody, bed_set_up,
                  tear_down)
 {

@@ -1,12 +1,11 @@
 /* ckptd_window.c - saves through windows: a pool that does not hold an image of every rank.
  *
- * Goal: such a run saves and loads all the same, within the pool, and every byte of it is right;
- * nothing that a rank does or that fails on the way hangs or harms the daemon. Method: a service in
- * this process (ckptd_bed.h) whose pool is smaller than its images, so that a window passes over a
- * file several times; raw clients which keep the rules of the window, or break them; and a store in
- * which each operation fails once. What was saved is read back part by part, and by a service with
- * a larger pool.
- */
+ * Goal: such a run saves and loads all the same, within the pool, and every byte of it is right; no
+ * action of a rank and no failure hangs or harms the daemon. Method: a service in this process
+ * (ckptd_bed.h) whose pool is smaller than its images, so that a window passes over a file several
+ * times; raw clients which keep the rules of the window, or break them; and a store in which each
+ * operation fails once. Saved checkpoints are read back part by part, and by a service with a
+ * larger pool. */
 #include "tests/unit/ckptd_loading.h"
 
 #include "proto/base/checksum.h"
@@ -129,9 +128,8 @@ BED_TEST_BETWEEN(test_window__a_pool_without_a_segment_for_each_rank_is_refused,
 
 /* ---- saving ---- */
 
-/* Images are whole while one of each rank fits; of a window nothing stays in memory. It waits for
- * hashes as for writes: there is no room for what comes next where something is still to be hashed.
- */
+/* Images are whole while one of each rank fits; nothing of a window stays in memory. A window waits
+ * for hashes as for writes: its memory is not reused before both are done. */
 BED_TEST_BETWEEN(test_window__what_is_saved_through_a_window_of_any_size_is_right, set_up,
                  tear_down)
 {
@@ -239,7 +237,7 @@ BED_TEST_BETWEEN(test_window__more_loads_than_segments_take_turns, set_up, tear_
     load_close(&loadings[0]);
     assert_int_equal(load_shard_from(&late, 0, 4096, NULL), 0);
     assert_true(part_is_right(&late, 1));
-    assert_true(part_is_right(&loadings[1], 1)); /* nobody took its memory */
+    assert_true(part_is_right(&loadings[1], 1)); /* no save took its memory */
     load_close(&late);
     load_close(&loadings[1]);
 }
@@ -293,7 +291,7 @@ BED_TEST_BETWEEN(test_window__who_waits_hears_that_the_save_was_given_up, set_up
     assert_int_equal(wait_save(bed, 1, NULL), FAILED);
 }
 
-/* No end and no AbortSave: what it left holds its only image, a window or a whole one. */
+/* No end and no AbortSave: the session's remains hold its only image, a window or a whole one. */
 BED_TEST_BETWEEN(test_window__a_rank_that_left_a_save_begins_the_next_one, set_up, tear_down)
 {
     const int64_t pools[] = {SMALL_POOL, 6 * MIB};

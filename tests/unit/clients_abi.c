@@ -3,8 +3,8 @@
  * Goal: a program that was compiled against version 1 of libckpt works with every later one: no
  * field, number or argument of it changes. Method: sizes and places of all fields on a 64-bit
  * machine, the numbers of constants, the types of functions and the exported names are written down
- * here once more. What is added later goes behind what there is (clients/libckpt.map says how) and
- * is added here; a line that is here is never changed. */
+ * here once more. Later additions follow the existing ones (clients/libckpt.map says how) and are
+ * added here; an existing line is never changed. */
 #include "clients/ckpt.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
@@ -313,7 +313,7 @@ TEST(test_abi__calls_of_a_closed_handle_are_invalid)
     assert_int_equal(ckpt_open(&closed, &options), 0);
     assert_int_equal(ckpt_open(&open, &options), 0);
     ckpt_close(closed);
-    /* No such call may look at what the handle was: a sanitizer sees it. */
+    /* Such a call must not read the former handle: a sanitizer detects it. */
     calls_are_invalid(closed, (struct ckpt_save *)closed);
     assert_int_equal(ckpt_list(open, false, &(struct ckpt_list *){NULL}), CKPT_NOT_FOUND);
     ckpt_close(open);

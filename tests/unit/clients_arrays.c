@@ -1,6 +1,6 @@
-/* clients_arrays.c - what version 2 of ckpt.h added: arrays of up to 8 dimensions, metadata, lists,
- * pins, moved pointers, copies by the caller, several boxes of a tensor on a rank, waits for a
- * level, bytes objects, digests of what is copied.
+/* clients_arrays.c - the additions of version 2 of ckpt.h: arrays of up to 8 dimensions, metadata,
+ * lists, pins, moved pointers, copies by the caller, several boxes of a tensor on a rank, waits for
+ * a level, bytes objects, digests of the copied bytes.
  *
  * Goal: each does what its comment in ckpt.h says, with any cut on the way back. Method: a real
  * ckptd (clients_bed.h) and one handle, or two that are ranks of one run; the value of an element
@@ -135,7 +135,7 @@ TEST_BETWEEN(test_arrays__a_list_of_another_size_is_refused, bed_open, bed_close
     ckpt_close(ckpt);
 }
 
-/* ---- what there is ---- */
+/* ---- lists ---- */
 
 TEST_BETWEEN(test_metadata__names_types_and_shapes_are_those_described, bed_open, bed_close)
 {
@@ -205,7 +205,7 @@ TEST_BETWEEN(test_move__the_save_takes_the_bytes_from_the_new_place, bed_open, b
     ckpt_close(ckpt);
 }
 
-/* The pieces of all tensors, asked for first and announced backwards. */
+/* The pieces of all tensors, requested first and announced in reverse order. */
 TEST_BETWEEN(test_place__the_caller_copies_in_an_order_of_its_own, bed_open, bed_close)
 {
     struct ckpt_array big = {.size = sizeof big,
@@ -237,7 +237,7 @@ TEST_BETWEEN(test_place__the_caller_copies_in_an_order_of_its_own, bed_open, bed
         assert_int_equal(ckpt_save_announce(save, &places[i]), 0);
     }
     assert_int_equal(ckpt_save_end(save), 0);
-    ckpt_save_abort(save); /* it has ended: there is nothing to give up */
+    ckpt_save_abort(save); /* it has ended: there is nothing to abort */
     assert_int_equal(ckpt_save_announce(save, &places[0]), CKPT_INVALID);
     assert_int_equal(ckpt_save_wait(ckpt, 1, 30000), 0);
     big.data = back;
@@ -248,7 +248,8 @@ TEST_BETWEEN(test_place__the_caller_copies_in_an_order_of_its_own, bed_open, bed
     ckpt_close(ckpt);
 }
 
-/* A save of which the caller says digests: those of what it copied, or of `changed` another bit. */
+/* A save for which the caller gives digests: those of the copied bytes, or with a bit of `changed`
+ * flipped. */
 static void save_digested(struct ckpt *ckpt, uint64_t step, uint32_t changed)
 {
     static void *const data[ARRAYS] = {conv_values, &step_value, mask_values, eight_values};
@@ -287,7 +288,7 @@ TEST_BETWEEN(test_digest__a_copy_that_differs_from_its_origin_is_not_committed, 
     ckpt_close(ckpt);
 }
 
-/* What the hooks were told. */
+/* The arguments of the hooks. */
 struct hooked {
     struct range {
         unsigned char *at;
@@ -378,7 +379,8 @@ TEST_BETWEEN(test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller,
     assert_int_equal(ckpt_describe_arrays(ckpt, attempt, arrays, ARRAYS), 0);
     save_step_of(ckpt, 1);
     uint32_t mapped = hooked.num_ranges;
-    assert_int_equal(ckpt_hook_memory(ckpt, NULL), 0); /* and what is mapped already */
+    assert_int_equal(ckpt_hook_memory(ckpt, NULL),
+                     0); /* including the memory that is mapped already */
     assert_int_equal(hooked.num_ranges, 0);
     hooks.size = sizeof hooks;
     hooks.memory_node = 1;
@@ -396,7 +398,8 @@ TEST_BETWEEN(test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller,
     assert_memory_equal(values, conv_values, sizeof values);
     assert_true(hooked.num_came[0] + hooked.num_came[1] > came);
     assert_true(hooked.copied >= sizeof values);
-    assert_int_equal(hooked.num_ranges, before); /* what a load maps goes with it */
+    assert_int_equal(hooked.num_ranges,
+                     before); /* the memory that a load maps is unmapped with it */
     hooked.fails = CKPT_MEMORY;
     assert_int_equal(load_arrays(ckpt, 1, arrays, ARRAYS), CKPT_MEMORY);
     hooks.size--;
@@ -645,7 +648,7 @@ TEST_BETWEEN(test_objects__bytes_of_any_length_come_back_by_name, bed_open, bed_
     assert_int_equal(ckpt_object_describe(&object, &arrays[1]), 0);
     assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
     assert_int_equal(ckpt_describe_arrays(ckpt, attempt, arrays, 2), 0);
-    for (uint64_t step = 3; step > 0; step--) /* a shorter one behind a longer */
+    for (uint64_t step = 3; step > 0; step--) /* a shorter one after a longer */
         save_object(ckpt, &object, 4 - step, texts[step - 1]);
     for (uint64_t step = 1; step <= 3; step++) {
         const char *text = texts[3 - step];

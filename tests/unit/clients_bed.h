@@ -1,9 +1,9 @@
-/* clients_bed.h - what the tests of libckpt against a real ckptd share: a model whose every element
- * can be checked by itself, groups of ranks as threads, and a ckptd of the test's own.
+/* clients_bed.h - shared by the tests of libckpt against a real ckptd: a model whose elements can
+ * each be checked, groups of ranks as threads, and a ckptd of the test.
  *
  * Layouts are random grids with replicas and empty pieces. The value of an element follows from
  * tensor, step and global index. ckptd is $BUILD/ckptd with a small pool; segments of 1 MiB make
- * images and tensors straddle them. Everything lives below $TMPDIR and goes with the bed. */
+ * images and tensors straddle them. All files lie below $TMPDIR and are removed with the bed. */
 #ifndef HOLDFAST_TESTS_CLIENTS_BED_H
 #define HOLDFAST_TESTS_CLIENTS_BED_H
 
@@ -48,7 +48,7 @@ static inline uint64_t draw(uint64_t *random, uint64_t below)
     return splitmix64(random) % below;
 }
 
-/* Piece `index` of `parts` between random cuts of [0, length); the same for all who ask alike. */
+/* Piece `index` of `parts` between random cuts of [0, length); equal arguments give equal cuts. */
 void cut(uint64_t *out_offset, uint64_t *out_extent, uint64_t random, uint64_t length,
          uint32_t parts, uint32_t index);
 
@@ -63,7 +63,7 @@ static inline uint64_t tensor_elements(const struct ckpt_tensor *tensor)
     return elements;
 }
 
-/* Writes the values of a step, or counts the elements that are not theirs. */
+/* Writes the values of a step, or counts the elements that differ from them. */
 uint64_t values(const struct ckpt_tensor *tensor, uint32_t index, uint64_t step, bool fill);
 
 /* ---- groups of ranks ---- */
@@ -80,7 +80,7 @@ struct group {
     pthread_barrier_t barrier;
     atomic_int failures;
     atomic_int votes; /* for agreements inside a step */
-    /* What each rank does when it has described. */
+    /* Called by each rank after it described its tensors. */
     int (*work)(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors, uint32_t rank);
     uint64_t begin_ns_max; /* longest save_begin of rank 0 */
     uint32_t commits, losses;
@@ -97,15 +97,15 @@ int rank_failed(struct group *group, const char *what, uint32_t rank);
 /* Returns the number of failures. */
 int run_group(struct group *group);
 int copy_all(struct ckpt_save *save, struct ckpt_tensor *tensors, uint64_t step);
-/* One step of a job in lockstep: all ranks save, or all give it up. Until it is committed, or only
- * until every byte is copied. */
+/* One step of a job in lockstep: all ranks save, or all abort. Waits for the commit, or only until
+ * every byte is copied. */
 int save_together(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                   uint32_t rank, uint64_t step, bool until_committed);
 int check_values(struct group *group, struct ckpt_tensor *tensors, uint64_t step, uint32_t rank);
 int work_save(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors, uint32_t rank);
 int work_load(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors, uint32_t rank);
-/* Loads a step of `run` into these slices by a handle of its own, as who trains nothing does:
- * without an attempt. `connect_ms`: for how long it looks for ckptd, 0: as long as libckpt does. */
+/* Loads a step of `run` into these slices by a separate handle without an attempt, as a reader.
+ * `connect_ms`: how long it waits for ckptd; 0: libckpt's default. */
 int load_alone(struct group *group, struct ckpt_tensor *tensors, const char *run, uint64_t step,
                uint32_t connect_ms);
 
@@ -119,16 +119,17 @@ struct bed {
 };
 
 void start_ckptd(struct bed *bed);
-/* Its exit status, or -1 when a signal ended it (or there was none). */
+/* Its exit status, or -1 when a signal ended it or it did not run. */
 int end_process(pid_t *pid, int signal);
-/* A ckptd that is told to end does so with 0; under a sanitizer anything else is a finding. */
+/* Ends ckptd by SIGTERM; it must exit with 0, and under a sanitizer any other status is a
+ * finding. */
 int end_ckptd(struct bed *bed);
 
 int bed_open_with(void **state, const char *pool);
 int bed_open(void **state);
 int bed_close(void **state);
 void restart_ckptd(struct bed *bed, int signal);
-/* Settings from now on, for a ckptd that has begun nothing. */
+/* Sets the configuration of the next ckptd. */
 void configure_ckptd(struct bed *bed, const char *text);
 
 static inline struct group make_group(const struct bed *bed, uint32_t world, uint64_t seed,
@@ -140,7 +141,7 @@ static inline struct group make_group(const struct bed *bed, uint32_t world, uin
 void save_world(const struct bed *bed, uint32_t world, uint64_t seed, uint64_t step);
 /* Loads with new slices and checks every byte; returns the group for its figures. */
 struct group load_world(const struct bed *bed, uint32_t world, uint64_t seed, uint64_t step);
-/* A handle of one rank that owns everything; for what needs no group. */
+/* A handle of one rank that owns everything, for tests without a group. */
 struct ckpt *open_single(const struct bed *bed, const char *run);
 
 static inline void sleep_ms(long ms)

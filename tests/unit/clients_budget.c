@@ -1,15 +1,15 @@
 /* clients_budget.c - the host memory that ckptd and its clients take.
  *
- * Goal: ckptd never takes more than its pool and ARENA_BESIDE_BYTES (arena.h), whatever comes:
- * saves by several ranks at once, through whole images and through windows, loads of any world, of
- * whole shards and in parts, proofs of what a killed job left behind, thousands of tensors. A
- * client takes its own state and the pool that it maps, and little else. Method: jobs are processes
- * of their own (this program run again), whose ranks are threads. ckptd runs in a memory cgroup
- * with just that limit and no swap: what exceeds it is killed, and the test sees it. Its peak of
- * resident memory is compared with the limit, too; that alone proves less (it does not know of
- * memory that nobody maps), so where the system lets us make no cgroup the story is told and the
- * test skipped. So it is under a sanitizer, whose own memory is many times as much: there only the
- * bytes are checked. */
+ * Goal: ckptd never takes more than its pool and ARENA_BESIDE_BYTES (arena.h) under any load: saves
+ * by several ranks at once, through whole images and through windows, loads of any world, of whole
+ * shards and in parts, verification of images left by a killed job, thousands of tensors. A client
+ * takes its own state and the pool that it maps, and little else. Method: jobs are separate
+ * processes (this program run again), whose ranks are threads. ckptd runs in a memory cgroup with
+ * exactly that limit and no swap: the kernel kills it beyond the limit, and the test detects it.
+ * Its peak of resident memory is compared with the limit, too; that alone proves less, as it misses
+ * memory that no process maps. Where no cgroup can be made the test runs and is reported as
+ * skipped. Likewise under a sanitizer, whose own memory is many times larger: there only the bytes
+ * are checked. */
 #include "proto/base/sanitized.h"
 #include "proto/wire/arena.h"
 #include "tests/unit/clients_bed.h"
@@ -340,7 +340,7 @@ TEST_BETWEEN(test_budget__ckptd_stays_within_its_pool_and_a_named_amount, open_l
     run(bed, LOAD, 4, 24, 4, 0);
     run(bed, LOAD, 3, 24, 3, 0);
     check_budget(bed, "whole images");
-    /* A killed job leaves images behind, which are proven; the next one has other ranks. */
+    /* A killed job leaves images that ckptd verifies; the next one has other ranks. */
     run(bed, DIE, 4, 24, 5, 3);
     run(bed, LOAD, 2, 24, 4, 0);
     run(bed, LOAD, 8, 24, 4, 0);

@@ -1,9 +1,9 @@
 /* clients_ckpt.c - libckpt and a real ckptd, every byte compared.
  *
- * Goal: what any number of ranks saved, with any layout, any other number loads, from memory and
- * from disk; damage is named and an older checkpoint takes its place; what went wrong is said with
- * the promised code; ckptd hears in which phase a rank is. Method: random layouts, 1 to 5 ranks as
- * threads, a ckptd of the test's own (clients_bed.h). */
+ * Goal: any number of ranks loads a checkpoint that any other number saved, with any layout, from
+ * memory and from disk. Damage is named and an older checkpoint takes its place. Errors have the
+ * promised code; ckptd learns in which phase a rank is. Method: random layouts, 1 to 5 ranks as
+ * threads, a ckptd of the test (clients_bed.h). */
 #include "proto/base/sanitized.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
@@ -425,7 +425,7 @@ static void change_attempt(const struct bed *bed, const char *from, const char *
     assert_true(bytes > 0 && fclose(file) == 0);
 }
 
-/* As an older ckptd laid it out, and as nobody did. */
+/* As an older ckptd laid it out, and as none did. */
 TEST_BETWEEN(test_ckpt__an_attempt_is_gone_on_with_whatever_its_layout, bed_open, bed_close)
 {
     struct bed *bed = *state;
@@ -478,7 +478,7 @@ TEST_BETWEEN(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning, 
     for (uint64_t step = 1; step <= 3; step++) {
         data[0] = step < 3 ? 1 : 5;
         struct ckpt_save *save = copy_step(ckpt, step);
-        if (step == 3) /* not all of it is copied: it is on nobody's disk */
+        if (step == 3) /* not all of it is copied: it is on no disk */
             assert_true(ckpt_save_wait(ckpt, step, 0) == CKPT_TIMEOUT &&
                         strcmp(ckpt_save_durability(ckpt), "accepted") == 0);
         assert_int_equal(ckpt_save_end(save), 0);
@@ -504,7 +504,7 @@ static struct ckpt *open_with_phases(struct bed *bed, float data[4])
     struct ckpt_tensor tensor = small_tensor(data);
     configure_ckptd(bed, "[pace]\nquiet = true\nquiet_wait_ms = 60000\n");
     struct ckpt *ckpt = open_single(bed, RUN);
-    ckpt_phase(ckpt, CKPT_PHASE_BUSY); /* nobody hears it yet */
+    ckpt_phase(ckpt, CKPT_PHASE_BUSY); /* no rank knows it yet */
     describe_in_attempt(ckpt, &tensor);
     assert_int_equal(status_number(bed, "pace", "ranks_busy"), 0);
     return ckpt;
@@ -577,7 +577,7 @@ TEST_BETWEEN(test_ckpt__the_first_saves_map_no_memory_in_the_step, bed_open, bed
     struct ckpt *ckpt = open_single(bed, RUN);
     struct ckpt_save *save;
     uint64_t attempt;
-    /* What ckptd has not taken yet it cannot lend. */
+    /* ckptd cannot lend a save that it has not read yet. */
     for (int tries = 0;
          status_number(bed, "pool", "segments_ready") < status_number(bed, "pool", "segments");
          tries++) {

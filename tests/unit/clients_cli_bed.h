@@ -1,16 +1,15 @@
-/* clients_cli_bed.h - every command of ckpt-cli on a directory, run in this process, for tests in
- * which something of it fails.
+/* clients_cli_bed.h - runs every command of ckpt-cli on a directory in this process, for tests that
+ * make parts of it fail.
  *
- * A world is a store with a run of four checkpoints in two shards and a Llama of some KiB, the
- * folder of Hugging Face that it was imported from, and room for what a command writes: `out`, and
- * `work`, a copy of the run for commands that change a store. Before the failures each command runs
- * once without any: what it says and leaves then is what it has to say and leave whenever it
- * answers the same (judge). No error may leave anything that counts as whole, and the store it
- * reads stays as it was, to the files' inodes. */
+ * A world is a store with a run of four checkpoints in two shards, and a Llama of some KiB with the
+ * Hugging Face folder that it was imported from. Commands write into `out`, and into `work`, a copy
+ * of the run for commands that change a store. Each command first runs once without failures: its
+ * output and files are the reference for every run with the same answer (judge). No error may leave
+ * a file that counts as whole. The store that is read must stay unchanged, inodes included. */
 #ifndef HOLDFAST_TESTS_CLIENTS_CLI_BED_H
 #define HOLDFAST_TESTS_CLIENTS_CLI_BED_H
 
-#define LARGE_WIDTH 40000u /* three blocks of output in all: what matters here are the steps */
+#define LARGE_WIDTH 40000u /* three blocks of output in all: only the steps matter here */
 #include "tests/unit/clients_store_bed.h"
 #include "tests/unit/descriptors.h"
 #include "tests/unit/mark_bed.h"
@@ -28,19 +27,19 @@ struct world {
     char said[SAID_BYTES_MAX];
     char what[160]; /* runs and what fails in it, for messages */
     uint64_t store; /* what identifies its files */
-    /* Of the command at hand when nothing failed: what it left, what it said without and with
+    /* Of the current command without a failure: its files, and its output without and with
      * --json. */
     uint64_t left;
     char said_then[2][SAID_BYTES_MAX];
-    /* Whom commands ask: nobody, a ckptd, or a ckptd for its store, as main() does first. Then the
-     * addresses of those that serve the store and `out`, and what empties `out`, and has it served
-     * again. */
+    /* The ckptd that commands ask: none, a ckptd, or a ckptd for its store, as main() does first.
+     * Then the addresses of the ckptds of the store and `out`, and the function that empties `out`
+     * and has it served again. */
     enum { ON_DIRECTORY, ASKS, FINDS } through;
     const char *source, *target;
     void (*renew)(struct world *world);
 };
 
-/* TELLS: reads what is another thing each time. WRITES_SERVED: a store that a ckptd serves. */
+/* TELLS: its input differs each time. WRITES_SERVED: it writes to a store that a ckptd serves. */
 enum effect { READS, TELLS, WRITES_FILES, WRITES_STORE, WRITES_SERVED, CHANGES };
 
 struct tool {
@@ -60,7 +59,7 @@ static const char model_config[] =
     "\"vocab_size\":512,\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"rope_scaling\":"
     "{\"rope_type\":\"llama3\",\"factor\":8.0},\"tie_word_embeddings\":false}";
 
-/* A tensor of a header; *at moves behind its data. */
+/* A tensor of a header; *at moves past its data. */
 static void put_tensor(FILE *out, const char *name, unsigned rows, unsigned width, unsigned *at)
 {
     char shape[32];
@@ -148,7 +147,7 @@ static void set_defaults(struct cli *cli)
 
 enum survey_by { BY_SIZE, BY_CONTENT, BY_IDENTITY };
 
-/* Files below a path, by their names and what else is asked for. */
+/* Lists the files below a path, with names and the requested attributes. */
 static struct {
     uint64_t sum;
     size_t cut; /* of the path */
@@ -161,8 +160,8 @@ static int survey_file(const char *path, const struct stat *status, int type, st
 {
     (void)walk;
     size_t length = strlen(path), tail = survey.suffix != NULL ? strlen(survey.suffix) : 0;
-    /* What verify found, locks, leases, temporary files, the reserve for a full disk, and the
-     * journal, which ckptd writes a little later, are in nobody's way. */
+    /* Ignored: findings of verify, locks, leases, temporary files, the reserve for a full disk, and
+     * the journal, which ckptd writes a little later. */
     if (type != FTW_F || strstr(path, "/verified.json") != NULL ||
         strstr(path, "/.holdfast.") != NULL || strstr(path, "/leases/") != NULL ||
         strstr(path, "/history/") != NULL || strstr(path, "/tombstones/reserve") != NULL ||
@@ -188,7 +187,7 @@ static int survey_file(const char *path, const struct stat *status, int type, st
     return 0;
 }
 
-/* 0 when there is nothing. */
+/* 0 when nothing is there. */
 static uint64_t survey_of(const char *path, enum survey_by by)
 {
     survey.sum = survey.count = 0;
@@ -381,7 +380,7 @@ static bool is_chosen(const struct tool *tool)
 
 /* ---- one run ---- */
 
-/* `out` and `work` as a command finds them. */
+/* Resets `out` and `work` for a command. */
 static void prepare(const struct tool *tool, struct world *world)
 {
     char part[320];
@@ -404,7 +403,7 @@ static void prepare(const struct tool *tool, struct world *world)
           "step-00000008-a0001 && : >pins/step-00000004-a0001 &&"
           " : >leases/step-00000001-a0001.0123456789abcdef%s",
           world->work, world->fixture.root, world->work, world->work,
-          tool->run == cli_verify /* nobody else: prune spares what is in quarantine */
+          tool->run == cli_verify /* a quarantined checkpoint: prune spares it */
               ? " && mkdir quarantine && echo damaged >quarantine/step-00000002-a0001"
               : "");
     put_mark(world->work, "run", 9, 1);
@@ -417,7 +416,7 @@ static void read_said(struct world *world)
     world->said[got] = '\0';
 }
 
-/* What stands between a command and the system is told when it begins and when it ends. */
+/* Starts and ends the wrappers of system calls around a command. */
 struct between {
     void (*begin)(void *user);
     void (*end)(void *user);
@@ -474,7 +473,7 @@ static int run_tool(const struct tool *tool, struct world *world, bool is_json, 
     return run_quietly(world, world->through == FINDS ? run_on_found : tool->run, &cli, between);
 }
 
-/* ---- what it left ---- */
+/* ---- files after a run ---- */
 
 static bool is_document(const char *text)
 {
@@ -512,8 +511,8 @@ static uint64_t survey_left(const struct tool *tool, const struct world *world)
                                         : 0;
 }
 
-/* Has the output its name? It gets that when all of it is there; that may fail to become durable,
- * and so may taking it back. */
+/* True when the output has its name. It gets the name when it is complete; making the name durable
+ * may fail, and so may removing it again. */
 static bool is_there(const struct tool *tool, const struct world *world)
 {
     return tool->effect == WRITES_FILES ? exists(world->out)
@@ -521,7 +520,7 @@ static bool is_there(const struct tool *tool, const struct world *world)
                                         : false;
 }
 
-/* What nothing failed in is what the others are held against. */
+/* The run without failures: the reference for the others. */
 static inline void run_undisturbed(const struct tool *tool, struct world *world)
 {
     for (int is_json = 0; is_json < 2; is_json++) {
@@ -542,7 +541,7 @@ static void expect(const struct world *world, bool is_so, const char *what)
         fail_msg("%s: %s; it said: %.2000s", world->what, what, world->said);
 }
 
-/* A checkpoint that is listed has all its files; the newest two stay in any case. */
+/* A listed checkpoint has all its files; the newest two stay in any case. */
 static void judge_work(const struct tool *tool, const struct world *world)
 {
     char path[500];
@@ -558,7 +557,7 @@ static void judge_work(const struct tool *tool, const struct world *world)
     }
 }
 
-/* Is there a file of some KiB that has such a text? */
+/* True when a file of some KiB contains such a text. */
 static bool has_text(const char *path, const char *text)
 {
     char data[SAID_BYTES_MAX] = "";
@@ -574,12 +573,12 @@ static void judge_success(const struct tool *tool, struct world *world, bool is_
 {
     expect(world, !is_json || is_document(world->said), "no whole JSON");
     if (tool->run == cli_prune && strstr(world->said, "unverifiable") != NULL)
-        return; /* what could not be looked at stays */
+        return; /* objects that could not be checked stay */
     if (tool->run == cli_gc && strcmp(world->said, world->said_then[is_json]) != 0)
-        return; /* what gc could not look at stays */
+        return; /* objects that gc could not check stay */
     if ((tool->run == cli_list || tool->run == cli_show) &&
         strstr(world->said, "could not") != NULL)
-        return; /* what may not be read is told as such */
+        return; /* unreadable objects are reported as such */
     if (tool->run == cli_report && has_text(world->out, "could not"))
         return;                                                        /* likewise, on its page */
     if (tool->effect != TELLS && !(is_json && makes_checkpoint(tool))) /* whose JSON has a nonce */
@@ -590,7 +589,7 @@ static void judge_success(const struct tool *tool, struct world *world, bool is_
            "it left something else");
 }
 
-/* A document that says itself what is missing in it. */
+/* A document that names its missing parts itself. */
 static bool says_error(const char *said)
 {
     static const char member[] = "\"error\": \"";
@@ -600,13 +599,13 @@ static bool says_error(const char *said)
     return at != NULL;
 }
 
-/* `may_leave`: what removes rubbish failed too. */
+/* `may_leave`: the removal of rubbish failed too. */
 static void judge_failure(const struct tool *tool, struct world *world, bool is_json,
                           bool may_leave)
 {
     char part[320];
     snprintf(part, sizeof part, "%s.part", world->out);
-    if (tool->run != cli_prune && tool->run != cli_gc) /* whose answers say what failed */
+    if (tool->run != cli_prune && tool->run != cli_gc) /* their answers name the failure */
         expect(world, !(is_json && is_document(world->said)) || says_error(world->said),
                "a whole JSON");
     expect(world, strcmp(world->said, world->said_then[is_json]) != 0, "the answer of a success");
@@ -622,13 +621,13 @@ static void judge_failure(const struct tool *tool, struct world *world, bool is_
     }
 }
 
-/* `error` was answered by a run_tool after prepare. */
+/* run_tool answered `error` after prepare. */
 static inline void judge(const struct tool *tool, struct world *world, int error, bool is_json,
                          bool may_leave)
 {
     if (error == tool->want)
         judge_success(tool, world, is_json);
-    else if (error < 0) /* not a difference that was found */
+    else if (error < 0) /* not a difference that compare found */
         judge_failure(tool, world, is_json, may_leave);
     if (tool->effect == CHANGES)
         judge_work(tool, world);
@@ -636,16 +635,17 @@ static inline void judge(const struct tool *tool, struct world *world, int error
            "the store is another one");
 }
 
-/* What a failure left is in nobody's way. */
+/* Remains of a failed run disturb no later run. */
 static inline void judge_again(const struct tool *tool, struct world *world)
 {
     char part[320];
     snprintf(part, sizeof part, "%s.part", world->out);
     if (is_there(tool, world))
-        return;   /* and whole */
-    unlink(part); /* one file's: the hint is to remove it; --force clears the folder of the other */
+        return; /* and whole */
+    unlink(
+        part); /* for one file the hint is to remove it; --force clears the folder of the other */
     int error = run_tool(tool, world, true, true, NULL);
-    /* A note that went, and not durably, is not there for whom it is asked again. */
+    /* A note whose removal is not durable counts as removed when it is asked for again. */
     expect(world, error == tool->want || (tool->run == cli_unpin && error == ERR_NOT_FOUND),
            report_line());
     expect(world,
@@ -672,7 +672,7 @@ static int world_open(void **state)
     snprintf(world->out, sizeof world->out, "%s/out", world->root);
     snprintf(world->work, sizeof world->work, "%s/work", world->root);
     for (uint64_t step = 1; step <= 4; step++) {
-        for (uint32_t i = 0; i < TENSORS; i++) /* every step has other values */
+        for (uint32_t i = 0; i < TENSORS; i++) /* the values differ from step to step */
             fixture->data[i][0] ^= (unsigned char)step;
         write_checkpoint(fixture, "run", step, 1);
     }

@@ -1,17 +1,17 @@
 /* clients_cli_calls.c - each system call of every command of ckpt-cli fails, once and for ever, or
- * moves less than it was asked to.
+ * transfers fewer bytes than asked.
  *
- * Goal: a full disk, a bad one, a limit or a missing right is told as what it is, and never as
- * damage, a wrong command line or success; nothing half counts as whole, nothing is left over where
- * what removes it works, and the store that is read is untouched. Short transfers change nothing.
+ * Goal: a full disk, a bad one, a limit or a missing right is reported as such, and never as
+ * damage, a wrong command line or success. No partial output counts as whole. Nothing is left where
+ * its removal works, and the store that is read is unchanged. Short transfers change nothing.
  * Method: the commands and the judge of clients_cli_bed.h, calls_bed.h between them and the system.
  * io_uring makes its calls in the kernel and is refused here, so all is pread and pwrite.
  *
  * SAMPLE=1 fails every call, of close() one in CLOSES_APART, once and for ever, each time with the
  * next errno, so that every function of the system meets each both ways; every transfer is short,
  * once or for ever. make test does so with one call in CALLS_APART, and with the first call of each
- * function (sample.h). Where the errnos begin changes: SEED= repeats, TORTURE=1 takes every call
- * with every errno, TOOL= one command alone. */
+ * function (sample.h). The first errno changes: SEED= repeats, TORTURE=1 takes every call with
+ * every errno, TOOL= one command alone. */
 #include "tests/unit/calls_bed.h"
 
 #include "tests/unit/clients_cli_bed.h"
@@ -36,7 +36,7 @@ struct failure_at {
     const char *only; /* calls of this function alone count; NULL: all */
 };
 
-/* Who is interrupted tries again, for as long as that is so: it happens once. */
+/* An interrupted caller retries as long as EINTR comes: so it comes once. */
 static void arm(void *user)
 {
     const struct failure_at *at = user;
@@ -87,7 +87,7 @@ static void try_one(const struct tool *tool, struct world *world, struct failure
 
 /* ---- functions of the system ---- */
 
-/* What a function has met: one errno after the other, once [0] and for ever [1]. */
+/* The next errno of a function: once [0] and for ever [1]. */
 static struct function {
     const char *name;
     size_t start, met[2];
@@ -201,10 +201,10 @@ TEST_BETWEEN(test_calls__a_command_says_what_failed_and_leaves_nothing, world_op
     print_message("# %zu functions, %u runs more\n", num_functions, runs);
 }
 
-/* ---- what cannot be read ---- */
+/* ---- unreadable files ---- */
 
-/* A sector of a header, a table or a block is the matter of one shard: verify goes on and lists it.
- * Without the manifest there is nothing to verify; who holds a lease matters to nobody here. */
+/* A bad sector in a header, a table or a block affects one shard: verify continues and lists it.
+ * Without the manifest there is nothing to verify; verify ignores the holders of leases. */
 TEST_BETWEEN(test_calls__verify_lists_every_read_that_fails, world_open, world_close)
 {
     struct world *world = *state;
@@ -250,7 +250,7 @@ TEST_BETWEEN(test_calls__a_read_that_fails_is_no_damage_to_diff, world_open, wor
         try_one(diff, *state, at);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void set_onto_fifo(struct cli *cli, const struct world *world)
 {
@@ -333,12 +333,12 @@ TEST_BETWEEN(test_calls__what_is_refused_stays_so_when_nobody_can_look, world_op
     }
 }
 
-/* ---- somebody else, meanwhile ---- */
+/* ---- concurrent processes ---- */
 
 #define PINNED "step-00000001-a0001"
 static const struct world *pinning;
 
-/* A removal that is killed behind the manifest, as the pin gets its name. */
+/* A removal that is killed after it removed the manifest, as the pin gets its name. */
 static void remove_manifest(const char *to)
 {
     char path[400];

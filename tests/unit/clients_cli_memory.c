@@ -1,15 +1,15 @@
 /* clients_cli_memory.c - each allocation of every command of ckpt-cli fails, once and for ever.
  *
- * Goal: out of memory is told as such, and never as damage, a missing file or a shorter answer;
- * nothing is left over, in memory or on the disk, nothing half counts as whole, and the store that
- * is read is untouched. Method: the commands and the judge of clients_cli_bed.h, memory_bed.h
- * between them and the system. A first run notes the places of allocations; then the allocation
- * that each was met with fails.
+ * Goal: out of memory is reported as such, and never as damage, a missing file or a shorter answer.
+ * Nothing is left in memory or on the disk, no partial output counts as whole, and the store that
+ * is read is unchanged. Method: the commands and the judge of clients_cli_bed.h, memory_bed.h
+ * between them and the system. A first run records the places of allocations; then the first
+ * allocation at each place fails.
  *
- * SAMPLE=1 fails every place once and for ever in the first command that comes to it; a place is
- * five callers, as most of them are code that commands share. Of the ways by which the others come
- * to it (twelve callers) every so manieth fails. make test takes one in PLACES_APART of these
- * (sample.h), which ones changes: SEED= repeats, TORTURE=1 takes every allocation by its number,
+ * SAMPLE=1 fails every place once and for ever in the first command that reaches it. A place is
+ * five callers, most of which are code that commands share. Of the ways by which other commands
+ * reach it (twelve callers) a sample fails. make test takes one in PLACES_APART of these
+ * (sample.h); the choice changes: SEED= repeats, TORTURE=1 takes every allocation by its number,
  * TOOL= one command alone. */
 #define CALLERS 12
 #include "proto/base/sanitized.h"
@@ -58,7 +58,7 @@ static void try_one(const struct tool *tool, struct world *world, bool is_json, 
     if (!is_let_go(live, least))
         fail_msg("%s: %ld allocations, and %u descriptors in place of %u", world->what,
                  failing.live - live, count_descriptors(), *least);
-    /* Whether a ckptd was asked is not known then, so shards that it may need stay. */
+    /* It is unknown then whether a ckptd was asked, so shards that it may need stay. */
     judge(tool, world, error, is_json, at.for_ever || tool->effect == WRITES_SERVED);
     if (tool->effect == WRITES_SERVED && !is_there(tool, world))
         world->renew(world);
@@ -161,7 +161,7 @@ static void start_daemon(struct daemon *daemon, struct world *world, const char 
                     store,
                     "--memory.pool_bytes=4MiB",
                     "--memory.segment_bytes=1MiB",
-                    "--scrub.rate=0", /* it notes in the store what it has read */
+                    "--scrub.rate=0", /* it records in the store the checkpoints that it has read */
                     NULL};
     posix_spawn_file_actions_init(&actions);
     for (int fd = 1; fd <= 2; fd++)
@@ -175,7 +175,7 @@ static void start_daemon(struct daemon *daemon, struct world *world, const char 
         assert_true(waited < PATIENCE_MS);
 }
 
-/* Nothing is in `out` but what its ckptd has there, and that knows so. */
+/* `out` contains only the files of its ckptd, and that ckptd agrees. */
 static void renew_target(struct world *world)
 {
     static struct cli cli; /* too large for a stack */

@@ -1,19 +1,19 @@
-/* clients_cli_power.c - the power goes at each step of what ckpt-cli commits straight on a
- * directory, and the disk keeps any part of what was not synced.
+/* clients_cli_power.c - the power is lost at each step of ckpt-cli's commits on a directory, and
+ * the disk keeps any part of the unsynced changes.
  *
- * Goal: whatever a file system leaves of an export, an import, a convert, a reshard, a prune, a
- * pin, an unpin, a gc or a release: every checkpoint from before is listed and whole (those that a
- * prune removes: or gone), none that is torn is listed, and the command runs again with success, as
- * does gc, also when the power went in that run too. Once a command has answered, all states have
- * its result. Method: each command runs once below a folder whose calls power_bed.h keeps; each
- * state of power_walk.h is made as a folder, and the tools look at it: list, verify of all that is
- * listed, the command, gc, list and verify. Of some the command and gc are kept, too, and cut:
- * after a change by chance, and of a few after each of its changes, with all that was not
- * synced and with nothing of it. io_uring makes its calls in the kernel and is refused.
+ * Goal: a file system may leave any part of an export, an import, a convert, a reshard, a prune, a
+ * pin, an unpin, a gc or a release. Every earlier checkpoint is listed and whole (those that a
+ * prune removes: or gone), and no torn one is listed. The command then succeeds again, as does gc,
+ * also when the power was lost in that run too. Once a command has answered, all states have its
+ * result. Method: each command runs once below a folder whose calls power_bed.h records; each state
+ * of power_walk.h is made as a folder, and the tools check it: list, verify of all listed
+ * checkpoints, the command, gc, list and verify. For some states the command and gc are recorded,
+ * too, and cut: after a random change, and in a few after each change, with all unsynced changes
+ * and with none. io_uring makes its calls in the kernel and is refused.
  *
  * SAMPLE=1 takes STATES of them, drawn so that every call has its turn, make test one in
- * STATES_APART of these (sample.h); TORTURE=1 takes all, cuts what follows each, and in another
- * turn what follows that, too. SEED= repeats a run, TOOL= takes one command alone. */
+ * STATES_APART of these (sample.h); TORTURE=1 takes all, cuts the commands after each, and in
+ * another turn those after that cut, too. SEED= repeats a run, TOOL= takes one command alone. */
 #include "tests/unit/clients_cli_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/no_ring.h"
@@ -29,8 +29,8 @@
 
 /* ---- the commands ---- */
 
-/* A command, and what lies in the folder before it: below `store`, `out` and `work` of the world.
- */
+/* A command, and the files in the folder before it: below `store`, `out` and `work` of the
+ * world. */
 struct scene {
     struct tool tool;
     void (*place)(const struct world *world, const char *from);
@@ -64,7 +64,7 @@ static void place_old_file(const struct world *world, const char *from)
     shell("echo old >'%s'", world->out);
 }
 
-/* What a command changes: as prepare() of clients_cli_bed.h. */
+/* The files that a command changes: as prepare() of clients_cli_bed.h. */
 static void place_work(const struct world *world, const char *from)
 {
     shell("mkdir '%s' && cp -r '%s/run' '%s' && cd '%s/run' && mkdir -p step-00000009-a0001 pins"
@@ -102,7 +102,7 @@ static bool replaces(const struct scene *scene)
     return scene->place == place_old_file;
 }
 
-/* ---- what there is ---- */
+/* ---- contents ---- */
 
 /* The checkpoints of a store that are listed, and its notes. */
 struct listed {
@@ -111,8 +111,8 @@ struct listed {
 };
 struct found {
     struct listed checkpoints[NUM_STORES], notes;
-    unsigned shards; /* in what a command changes, of rubbish too */
-    uint64_t output; /* the content of what an export writes; 0: nothing */
+    unsigned shards; /* in the changed store, rubbish included */
+    uint64_t output; /* the content of an export's files; 0: none */
 };
 
 static bool has(const struct listed *listed, const char *name)
@@ -169,7 +169,7 @@ static void find_listed(struct listed *out, struct world *world, const char *pat
         storage_close(store);
 }
 
-/* Pins with their text, and what is in quarantine. */
+/* Pins with their text, and the quarantined checkpoints. */
 static void find_notes(struct listed *out, const struct world *world)
 {
     static const char *const folders[] = {"pins", "quarantine"};
@@ -209,13 +209,14 @@ struct trial {
     char root[256];             /* the folder with the folders that are recorded and made */
     char from[300];             /* the store that all is copied from */
     struct found before, after; /* the command, when no power goes */
-    uint64_t left;              /* the sizes of what it changes, then */
+    uint64_t left;              /* the sizes of its changed files at that time */
     bool is_torture;
     struct sample sample; /* of the states */
-    unsigned walk_at;     /* of STATES states: after which what follows is cut after each change */
-    unsigned num_walked;  /* such states */
-    char cut[300];        /* where a state is made */
-    bool is_done;         /* the command had answered by then */
+    unsigned
+        walk_at; /* of STATES states: those after which the next run is cut after each change */
+    unsigned num_walked; /* such states */
+    char cut[300];       /* where a state is made */
+    bool is_done;        /* the command had answered by then */
 };
 
 /* Its folders are those below `folder`. */
@@ -235,8 +236,9 @@ static unsigned has_answered(unsigned num_changes)
     return num_changes == power->num_changes;
 }
 
-/* All that is listed is whole. Nothing is listed that is of neither side of the command; what is of
- * both is. `is_done`: so is what the command makes, and not what it takes away. */
+/* Every listed checkpoint is whole. None is listed that is of neither side of the command; those
+ * of both sides are listed. `is_done`: so are those that the command makes, and none that it
+ * removes. */
 static void judge_listed(struct world *world, const struct listed *is, const struct listed *before,
                          const struct listed *after, bool is_done)
 {
@@ -255,7 +257,7 @@ static void judge_found(const struct trial *trial, bool is_done)
     static struct found is;
     struct world *world = trial->world;
     const struct found *before = &trial->before, *after = &trial->after;
-    bool is_gc = trial->scene->tool.run == cli_gc; /* what it removed may be back, as rubbish */
+    bool is_gc = trial->scene->tool.run == cli_gc; /* a removed one may be back, as rubbish */
     find_all(&is, world, trial->scene);
     for (unsigned i = 0; i < NUM_STORES; i++) {
         judge_listed(world, &is.checkpoints[i], &before->checkpoints[i], &after->checkpoints[i],
@@ -280,8 +282,8 @@ static void run_again(const struct trial *trial)
     if (error == ERR_EXISTS)
         error = run_tool(tool, world, true, true, NULL);
     bool is_there = tool->effect == WRITES_FILES || makes_checkpoint(tool);
-    /* What cannot be made again is there, and what cannot be taken back is gone; judge_found sees
-     * that they are. */
+    /* Checkpoints that cannot be made again must be there, and those that cannot come back must be
+     * gone; judge_found checks it. */
     expect(world,
            error == tool->want || (is_there && error == ERR_EXISTS) ||
                (tool->run == cli_unpin && error == ERR_NOT_FOUND),
@@ -301,7 +303,7 @@ static void remove_rubbish(struct world *world, const struct scene *scene)
     }
 }
 
-/* What follows a loss of power, in the log of that number; `path` holds what it left. */
+/* The run after a power loss, in the log of that number; `path` is the state that the loss left. */
 static void record_again(const struct trial *trial, const char *path, unsigned log)
 {
     power = &power_logs[log];
@@ -312,7 +314,7 @@ static void record_again(const struct trial *trial, const char *path, unsigned l
     remove_tree(path);
 }
 
-/* The power goes anywhere in what the log has: that is at `path` then. */
+/* The power is lost anywhere in the log: the resulting state is made at `path`. */
 static void cut_again(const char *path)
 {
     struct power_state state;
@@ -346,7 +348,7 @@ static void look_again(struct walk *walk, const struct power_state *state, bool 
     judge_and_run(trial, trial->cut, trial->is_done);
 }
 
-/* What the log has is cut after each of its changes. */
+/* The log is cut after each of its changes. */
 static void walk_again(const struct trial *trial)
 {
     static struct walk walk;
@@ -359,8 +361,8 @@ static void walk_again(const struct trial *trial)
                   power->num_changes - power->num_placed, walk.count);
 }
 
-/* The state is made, and what follows cut so many times, each time what follows the last cut; then,
- * `is_walked`, what followed first after each of its changes. */
+/* Makes the state and cuts the following runs so many times, each time the run after the last cut.
+ * With `is_walked` the first of them is then cut after each of its changes. */
 static void look_at(struct trial *trial, const struct power_state *state, unsigned num_cuts,
                     bool is_walked)
 {

@@ -1,14 +1,13 @@
 /* clients_damage.c - every byte of a checkpoint, changed, cut off or exchanged.
  *
- * Goal: whatever happens to the bytes of a stored checkpoint is found by `ckpt-cli verify` and by
- * everything that reads offline, and named with its place; nothing of it is handed out, nothing
- * crashes. Method: checkpoints of random layouts (clients_store_bed.h), read by the tool's own
- * functions in this process: bytes of manifest, header and checksum table flipped by themselves,
- * one byte in each 4 KiB of data, lengths of what is cut off, blocks and files exchanged with each
- * other and with those of an older checkpoint of the same layout. Of bytes and lengths make test
- * takes one in PLACES_APART: SEED= repeats which, SAMPLE=1 takes all (sample.h). A manifest of any
- * text, of which checksums may be right, is read by each command that reads: TEXTS= says how many.
- */
+ * Goal: `ckpt-cli verify` and every offline reader find any change to the bytes of a stored
+ * checkpoint and name its place. No damaged data is returned, nothing crashes. Method: checkpoints
+ * of random layouts (clients_store_bed.h), read by the tool's own functions in this process: bytes
+ * of manifest, header and checksum table flipped one by one, one byte in each 4 KiB of data,
+ * truncations of many lengths, blocks and files exchanged with each other and with those of an
+ * older checkpoint of the same layout. Of bytes and lengths make test takes one in PLACES_APART:
+ * SEED= repeats which, SAMPLE=1 takes all (sample.h). A manifest of any text, of which checksums
+ * may be right, is read by each command that reads: TEXTS= says how many. */
 #include "tests/unit/clients_store_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/sample.h"
@@ -140,9 +139,9 @@ static int close_victim(void **state)
     return 0;
 }
 
-/* ---- what is said of it ---- */
+/* ---- the report about it ---- */
 
-/* Its answer, and unless NULL what it printed, as JSON. */
+/* The command's answer, and unless NULL its output, as JSON. */
 static int run_quietly(json_t **out, const struct cli *cli, int (*run)(const struct cli *cli))
 {
     FILE *file = tmpfile();
@@ -239,7 +238,7 @@ static void assert_shard_is_refused(const struct victim *victim, uint32_t shard,
     assert_quick_names(victim, shard);
 }
 
-/* Its manifest cannot be read; the list knows it when the summary shows it. */
+/* Its manifest cannot be read; the list knows that when the summary shows it. */
 static void assert_manifest_is_refused(const struct victim *victim, bool in_summary)
 {
     struct checkpoint checkpoint;
@@ -282,7 +281,7 @@ TEST(test_damage__every_flipped_byte_of_a_header_is_found)
         assert_shard_is_refused(victim, 1, true);
         restore_byte(&victim->shards[1], at);
     }
-    /* And of whoever does not look at headers: it is part of the first block. */
+    /* Readers that skip headers find it too: it is part of the first block. */
     flip_byte(&victim->shards[1], 100);
     assert_verify_names(victim, 1, 1);
     restore_byte(&victim->shards[1], 100);
@@ -302,7 +301,7 @@ TEST(test_damage__every_flipped_byte_of_a_checksum_table_is_found)
     assert_verify_is_content(victim);
 }
 
-/* One page of every block at a time: blocks do not know of each other. */
+/* One page of every block at a time: blocks are checked independently. */
 static void flip_pages(struct victim *victim, uint32_t shard)
 {
     const struct shard_geometry *geometry = &victim->geometry[shard];

@@ -1,10 +1,10 @@
-/* clients_drain.c - a ckptd that is ended by SIGTERM again and again, with all of it at work.
+/* clients_drain.c - a ckptd that SIGTERM ends again and again, while all its parts are active.
  *
- * Goal: what every rank had copied when SIGTERM came is committed before ckptd ends, with 0 and in
- * time; the ranks save again when the next one is there; retention, the scrub and readers of the
- * directory disturb none of it, and no reader ever finds damage: what it reads is not removed.
- * Method: 3 ranks save without waiting for commits, also for a while behind the signal, with
- * retention and a fast scrub; `ckpt-cli verify` runs on the directory all the time; the signal
+ * Goal: saves that every rank had copied when SIGTERM came are committed before ckptd ends, with 0
+ * and in time. The ranks save again when the next ckptd runs. Retention, the scrub and readers of
+ * the directory do not disturb this. No reader finds damage: the checkpoint that it reads is not
+ * removed. Method: 3 ranks save without waiting for commits, also for a while after the signal,
+ * with retention and a fast scrub; `ckpt-cli verify` runs on the directory all the time; the signal
  * comes at random moments. SEED= repeats them. */
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/random.h"
@@ -32,7 +32,8 @@ static void *terminate(void *argument)
     return NULL;
 }
 
-/* Rank 0, when ckptd takes no more saves: it ends well, and the next one has what was accepted. */
+/* Rank 0, when ckptd accepts no more saves: it shuts down properly, and the next one has the
+ * accepted saves. */
 static int end_and_check(struct group *group, struct ckpt *ckpt, uint32_t rank)
 {
     pthread_join(plan.killer, NULL);

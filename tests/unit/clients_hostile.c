@@ -1,8 +1,8 @@
-/* clients_hostile.c - libckpt against a ckptd that lies.
+/* clients_hostile.c - libckpt against a ckptd that gives false answers.
  *
  * Goal: whatever a ckptd answers, the client stays inside its own tensors and the memory it was
- * lent, and reports the nonsense with a code; with honest answers the same fake serves a save and a
- * load. Method: a fake ckptd in this process (rpc.h's server and an arena socket). Its honest
+ * lent, and reports the false answer with a code; with honest answers the same fake serves a save
+ * and a load. Method: a fake ckptd in this process (rpc.h's server and an arena socket). Its honest
  * answers are in one struct; each test changes one of them. Segments are one page, and the tensor
  * straddles two. */
 #include "clients/ckpt.h"
@@ -109,7 +109,7 @@ static void on_begin(void *user, struct rpc_call *call, const ProtobufCMessage *
     reply.image = 1;
     reply.n_segments = reply.n_generations = live.num_segments;
     reply.segments = live.segment_numbers;
-    reply.generations = live.segment_numbers; /* any: they stay what they are */
+    reply.generations = live.segment_numbers; /* any: they stay unchanged */
     rpc_call_reply(call, &reply.base);
 }
 
@@ -383,7 +383,7 @@ static int try_save(struct fake *fake)
 
 static int try_load(struct fake *fake)
 {
-    /* A guard on both sides of what may be written. */
+    /* A guard on both sides of the memory that may be written. */
     float data[3 * ROWS * COLUMNS];
     struct ckpt *ckpt = NULL;
     struct ckpt_loaded *loaded = NULL;
@@ -499,7 +499,7 @@ TEST_BETWEEN(test_hostile__impossible_segments_are_refused, fake_open, fake_clos
     struct fake *fake = *state;
     fake->say.num_segments = 1; /* too few for the image */
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
-    assert_int_equal(atomic_load(&fake->num_aborts), 1); /* nobody waits for this rank */
+    assert_int_equal(atomic_load(&fake->num_aborts), 1); /* no rank waits for this one */
     be_honest(fake);
     fake->say.segment_numbers[1] = UINT32_MAX;
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
@@ -612,7 +612,8 @@ TEST_BETWEEN(test_hostile__a_ckptd_that_hangs_up_on_a_full_ring_does_not_hold_th
     assert_int_equal(ckpt_save_begin(ckpt, &save, 1, NULL), 0);
     shutdown(fake->connection, SHUT_RDWR);
     for (uint32_t i = 0; i <= ARENA_RING_ENTRIES && error == 0; i++)
-        error = ckpt_save_announce(save, &(struct ckpt_place){0}); /* nobody empties the ring */
+        error =
+            ckpt_save_announce(save, &(struct ckpt_place){0}); /* ckptd does not empty the ring */
     assert_int_equal(error, CKPT_UNAVAILABLE);
     assert_int_equal(ckpt_save_copy(save, 0), CKPT_UNAVAILABLE);
     assert_int_equal(ckpt_save_end(save), CKPT_UNAVAILABLE);

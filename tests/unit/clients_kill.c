@@ -3,7 +3,7 @@
  * Goal: a ckptd that is killed or stopped costs saves, but neither a checkpoint, nor a load, nor
  * the training: ranks are not held up, and when it is back they save again. Method: ckptd is killed
  * under ranks that save in lockstep (clients_bed.h). This program is also the trainer that kills.py
- * and check_crowd.py kill ("resume"): that loses nothing that was committed. */
+ * and check_crowd.py kill ("resume"): it loses no committed checkpoint. */
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/suite.h"
 
@@ -31,8 +31,8 @@ static int work_until_killed(struct group *group, struct ckpt *ckpt, struct ckpt
     }
 }
 
-/* A restarted trainer: loads the newest checkpoint, looks at every byte, tells which it was, and
- * goes on from there. */
+/* A restarted trainer: loads the newest checkpoint, checks every byte, prints its step, and
+ * continues from there. */
 static int work_from_newest(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                             uint32_t rank)
 {
@@ -60,7 +60,7 @@ static int resume_main(char **argv)
 /* ---- ckptd is killed, or stopped ---- */
 
 #define LOAD_KILLS_MAX 40
-#define LOADS_ACROSS 3 /* that must have gone on across a restart */
+#define LOADS_ACROSS 3 /* that must have continued across a restart */
 #define DOWN_MS 100
 
 static struct {
@@ -223,7 +223,7 @@ static bool stop_ckptd(void)
 }
 
 #define ASK_NS 5000000000ull    /* of asking a stopped ckptd */
-#define ASK_WAIT_NS 80000000ull /* a call that took so long has asked */
+#define ASK_WAIT_NS 80000000ull /* a call that took so long has asked ckptd */
 #define ASK_WAITS_MAX 4         /* after 0, 1, 3 s, and one that the machine held up */
 #define GOES_ON_NS 20000000000ull
 
@@ -236,7 +236,7 @@ static int ask_until_told(struct ckpt *ckpt, uint64_t most_ns)
     return error;
 }
 
-/* Saves once, then asks for it while ckptd is stopped and when it goes on. */
+/* Saves once, then asks for its state while ckptd is stopped and when it continues. */
 static int ask_while_stopped(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                              uint32_t rank)
 {
@@ -260,7 +260,8 @@ static int ask_while_stopped(struct group *group, struct ckpt *ckpt, struct ckpt
         rank_failed(group, "how often a stopped ckptd is asked", rank);
     kill(kill_plan.bed->ckptd, SIGCONT);
     error = ask_until_told(ckpt, GOES_ON_NS);
-    if (error == 0) /* it has answered: the next is asked at once, or after what a miss costs */
+    if (error ==
+        0) /* ckptd has answered: the next question is asked at once, or after a pause for a miss */
         error = ask_until_told(ckpt, ASK_NS);
     return error == 0 ? 0 : rank_failed(group, "a question to a ckptd that goes on", rank);
 }
@@ -290,7 +291,7 @@ static int work_through_a_stop(struct group *group, struct ckpt *ckpt, struct ck
         return rank_failed(group, "the saves before", rank);
     if (!stop_ckptd())
         return rank_failed(group, "stopping ckptd", rank);
-    if (copy_all(save, tensors, 2) != 0) /* memory is there, whoever stands still */
+    if (copy_all(save, tensors, 2) != 0) /* memory is there, whichever process is stopped */
         rank_failed(group, "the copy under a stopped ckptd", rank);
     for (uint64_t step = 3; step < 3 + STOPPED_STEPS; step++) {
         uint64_t began = now_ns();

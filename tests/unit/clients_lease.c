@@ -1,11 +1,10 @@
-/* clients_lease.c - a tool that cannot write the lease of what it reads.
+/* clients_lease.c - a tool that cannot write the lease of the checkpoint that it reads.
  *
- * Goal: without the right to write, or without room, it reads all the same, says so, and where a
- * prune then takes the checkpoint away it ends in an error, never in wrong data; any other failure
- * is one of the disk, and refuses the read. No failed lease leaves a file. Method: calls_bed.h
- * between storage/ and the system; each of the calls that make a lease fails once, and for ever,
- * with each errno.
- */
+ * Goal: without the right to write, or without room, it reads all the same and reports it. Where a
+ * prune then removes the checkpoint it ends in an error, never in wrong data. Any other failure
+ * counts as one of the disk, and the tool refuses to read. No failed lease leaves a file. Method:
+ * calls_bed.h between storage/ and the system; each of the calls that make a lease fails once, and
+ * for ever, with each errno. */
 #include "storage/engine/engine.h"
 #include "storage/store/store.h"
 #include "tests/unit/calls_bed.h"
@@ -51,7 +50,7 @@ static uint32_t count_leases(const struct fixture *fixture, bool clears)
     return count;
 }
 
-/* What checkpoint_open says, and whether the log says that there is no lease. */
+/* The error of checkpoint_open, and whether the log reports that there is no lease. */
 static int open_told(struct checkpoint *out, struct storage *store, const struct fixture *fixture,
                      bool *out_is_told)
 {
@@ -106,7 +105,7 @@ TEST(test_lease__each_failure_is_told_or_refuses_the_read)
             check_outcome(error, numbers[i / 2], is_told, &checkpoint);
             told += is_told;
             refused += error != 0;
-            /* What cannot be removed any more stays, hidden. */
+            /* A file that cannot be removed any more stays, hidden. */
             assert_int_equal(count_leases(&fixture, failing.for_ever), 0);
         } while (calls_in_hold >= first_in_hold);
     }
@@ -116,7 +115,7 @@ TEST(test_lease__each_failure_is_told_or_refuses_the_read)
     fixture_close(&fixture);
 }
 
-/* A prune sees no lease, and removes: what is being read ends in an error. */
+/* A prune sees no lease, and removes: the read ends in an error. */
 TEST(test_lease__without_one_a_prune_ends_the_read_with_an_error)
 {
     struct fixture fixture;

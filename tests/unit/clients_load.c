@@ -1,10 +1,10 @@
-/* clients_load.c - loads beside others: who writes to the memory, and ranks that load together.
+/* clients_load.c - concurrent loads: ranks that write to the memory, and ranks that load together.
  *
- * Goal: whatever a rank does to the segments that it saved into and still maps, a load returns what
- * was saved, or an error. Ranks that load the newest together get the same checkpoint, also where
- * one of them alone meets damage. Method: the race itself. A rank of a real ckptd (clients_bed.h)
- * saves, and a thread flips words of all that the rank has mapped for as long as another session
- * loads. Every element is compared. also without io_uring */
+ * Goal: whatever a rank does to the segments that it saved into and still maps, a load returns the
+ * saved bytes, or an error. Ranks that load the newest together get the same checkpoint, also where
+ * only one of them reads a damaged part. Method: the race itself. A rank of a real ckptd
+ * (clients_bed.h) saves, and a thread flips words of all that the rank has mapped for as long as
+ * another session loads. Every element is compared. also without io_uring */
 #include "clients/session.h"
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/suite.h"
@@ -28,7 +28,7 @@ static void flip_mapped(const struct ckpt *ckpt)
     }
 }
 
-/* A word of each segment, and back, so that all is as it was in the end. */
+/* Flips a word of each segment, and flips it back, so that all is unchanged in the end. */
 static void *flip(void *argument)
 {
     struct flipper *flipper = argument;
@@ -60,7 +60,8 @@ static int copy_by_hook(void *user, void *to, const void *from, uint64_t bytes)
     return 0;
 }
 
-/* By a handle of its own, which maps what it is lent; with hooks as who copies to a device. */
+/* By a separate handle, which maps the lent memory; with hooks, like a client that copies to a
+ * device. */
 static int load_beside(struct group *group, struct ckpt_tensor *tensors, uint64_t step, bool hooks)
 {
     const struct ckpt_memory_hooks copies = {.size = sizeof copies, .copy = copy_by_hook};
@@ -109,7 +110,7 @@ TEST_BETWEEN(test_load__a_rank_that_changes_what_it_saved_changes_no_load, bed_o
     group.work = work_flip;
     assert_int_equal(run_group(&group), 0);
     assert_true(group.bytes_local > 0); /* some of it was found to be changed */
-    load_world(bed, 1, 1, ROUNDS);      /* on the disk it is what was saved */
+    load_world(bed, 1, 1, ROUNDS);      /* on the disk it is as saved */
 }
 
 /* ---- ranks that load together ---- */
@@ -137,7 +138,7 @@ static uint64_t seed_of_halves(void)
     }
 }
 
-/* Rank 0 needs no damaged byte, and has all it wants long before rank 1 finds one. */
+/* Rank 0 needs no damaged byte, and has all its data long before rank 1 finds one. */
 static int work_load_newest(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                             uint32_t rank)
 {
@@ -204,7 +205,7 @@ TEST_BETWEEN(test_load__a_rank_that_leaves_is_not_waited_for_by_those_that_load,
 
 static struct bed *killed_bed;
 
-/* ckptd is killed while rank 0 waits for rank 1: what rank 0 has is whole all the same. */
+/* ckptd is killed while rank 0 waits for rank 1: rank 0's data is whole all the same. */
 static int work_load_around_kill(struct group *group, struct ckpt *ckpt,
                                  struct ckpt_tensor *tensors, uint32_t rank)
 {

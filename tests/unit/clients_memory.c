@@ -1,14 +1,14 @@
 /* clients_memory.c - each allocation of libckpt fails, once and for ever, against a real ckptd.
  *
- * Goal: out of memory is an error of the call that needed it, told as such: the same call works
- * when there is memory again, a save that could not be begun or copied is nobody's trouble, what
- * was committed stays whole and loads to the bit, and no telling leaves an allocation or a
- * descriptor behind. Method: one rank opens, describes, saves, loads, loses its session and saves
- * again, with memory_bed.h between libckpt and the system; the first tellings note the places of
- * allocations, then each that the sample takes fails where it is first met, once, and in another
- * telling all from there on; and once where it is met again, which time is by chance. SEED= repeats
- * that; SAMPLE=1 takes every place (sample.h), TORTURE=1 each allocation by its number, too.
- * Mappings and the process's other allocations for the calls are among them. */
+ * Goal: out of memory is reported as an error of the call that needed memory. The same call works
+ * when there is memory again. A save that could not be begun or copied affects no other. Committed
+ * checkpoints stay whole and load bit by bit, and no run leaks an allocation or a descriptor.
+ * Method: one rank opens, describes, saves, loads, loses its session and saves again, with
+ * memory_bed.h between libckpt and the system; the first runs record the places of allocations.
+ * Then each place of the sample fails at its first encounter, once, and in another run together
+ * with all later allocations; and once at a random later encounter. SEED= repeats that; SAMPLE=1
+ * takes every place (sample.h), TORTURE=1 each allocation by its number, too. Mappings and
+ * allocations by other code of the process during the calls are included. */
 #include "clients/session.h"
 #include "proto/base/report.h"
 #include "tests/unit/clients_bed.h"
@@ -166,7 +166,8 @@ static void tell(void *user, const struct lack *lack)
             fail_msg("ckptd was not heard in %d tellings: %s", unheard + 1, ckpt_error());
 }
 
-/* Or the tellings would fill the disk, and the list that an attempt hears of be longer at first. */
+/* Otherwise the runs would fill the disk, and the list that an attempt gets would be longer at
+ * first. */
 static void keep_little(struct bed *bed)
 {
     configure_ckptd(bed, "[retention]\nkeep_last = 2\nmay_remove_most = true\n");

@@ -1,8 +1,8 @@
 /* clients_offline.c - libckpt on a store's directory, without ckptd.
  *
- * Goal: what any ranks saved through ckptd loads from the directory in any cut, every byte
- * verified; damage is named and an older checkpoint found; nothing is written. Method: a real ckptd
- * makes the store (clients_bed.h), is ended, and a handle on "dir:" reads it. */
+ * Goal: a checkpoint that any ranks saved through ckptd loads from the directory in any cut, every
+ * byte verified; damage is named and an older checkpoint found; nothing is written. Method: a real
+ * ckptd makes the store (clients_bed.h), is ended, and a handle on "dir:" reads it. */
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/suite.h"
 
@@ -24,7 +24,7 @@ static struct ckpt *open_dir(const struct bed *bed, const char *run)
 
 static char skipped[1024]; /* by the last load */
 
-/* Rank's slices of a world that cuts as `seed` says; the error, or what does not fit. */
+/* The rank's slices of a world that `seed` cuts; the error, or a mismatch. */
 static int load_cut(struct ckpt *ckpt, uint64_t seed, uint32_t rank, uint32_t world,
                     const struct ckpt_load_options *options, uint64_t *out_step)
 {
@@ -124,7 +124,7 @@ TEST_BETWEEN(test_offline__a_changed_byte_is_named_and_the_older_one_loads, open
     ckpt_close(ckpt);
 }
 
-/* The table with the checksums is what everything is believed by. */
+/* All verification rests on the table with the checksums. */
 TEST_BETWEEN(test_offline__a_changed_checksum_or_length_is_damage, open_saved, bed_close)
 {
     const struct bed *bed = *state;

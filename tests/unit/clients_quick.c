@@ -1,10 +1,10 @@
-/* clients_quick.c - what `ckpt-cli verify --quick` reads of a header of many pages.
+/* clients_quick.c - `ckpt-cli verify --quick` on a header of many pages.
  *
- * Goal: the hash at a header's end is held against the one that was committed, wherever in the last
- * two pages the text ends; an older header and another manifest are damage, and what is reported
- * broken is judged by the whole header. Method: checkpoints of clients_store_bed.h with so many
- * tensors that their headers have more pages than are read; bytes of the ends flipped one by one,
- * an older header in their place, a manifest rewritten under right hashes. */
+ * Goal: the hash at a header's end is compared with the committed one, wherever in the last two
+ * pages the text ends. An older header and another manifest are damage. A header that is reported
+ * broken is judged as a whole. Method: checkpoints of clients_store_bed.h with so many tensors that
+ * their headers have more pages than are read; bytes of the ends flipped one by one, an older
+ * header in their place, a manifest rewritten under right hashes. */
 #define TENSORS 200
 #define LARGE_WIDTH 16u
 #include "tests/unit/clients_store_bed.h"
@@ -91,7 +91,8 @@ static uint64_t text_end(uint32_t shard, uint64_t bytes)
     return bytes;
 }
 
-/* Only the end is read, and every byte of it counts. `pages`: of the end, which it may lie in. */
+/* Only the end is read, and every byte of it counts. `pages`: the last pages that may contain the
+ * end. */
 static void assert_end_counts(uint64_t pages)
 {
     uint64_t bytes = header_bytes(1), end = text_end(1, bytes);
@@ -103,7 +104,7 @@ static void assert_end_counts(uint64_t pages)
         assert_int_equal(damaged(LOAD_QUICK), 2);
         flip(&fixture, 1, at);
     }
-    flip(&fixture, 1, 100); /* for who reads all */
+    flip(&fixture, 1, 100); /* for a reader of all pages */
     assert_int_equal(damaged(LOAD_QUICK), 0);
     assert_int_equal(damaged(LOAD_HEADERS), 2);
     flip(&fixture, 1, 100);

@@ -1,11 +1,10 @@
 /* clients_remote.c - libckpt with a ckptd on another node: loads over the network.
  *
- * Goal: what every world saved, every world loads, each element right: by long runs, which are
- * received into their places, over the ends of segments; by short ones, which come in one piece and
- * are copied; by the user's copies; and in parts, where ckptd's memory holds no whole shard.
- * Method: a real ckptd with segments of 1 MiB (clients_bed.h), saved into over its unix socket and
- * loaded from over TLS, with certificates of a test authority. Saves over the network are
- * tests/integration/remote.py's. */
+ * Goal: every world loads correctly what every other world saved. Long runs are received in place,
+ * across the ends of segments; short ones come in one piece and are copied. It also loads by the
+ * user's copies, and in parts where ckptd's memory holds no whole shard. Method: a real ckptd with
+ * segments of 1 MiB (clients_bed.h), saved into over its unix socket and loaded from over TLS, with
+ * certificates of a test authority. tests/integration/remote.py tests saves over the network. */
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/suite.h"
 

@@ -1,8 +1,8 @@
-/* clients_report.c - what the report of a run draws and writes.
+/* clients_report.c - the curves and text of a run's report.
  *
- * Goal: a long curve keeps every extreme value; of steps that were made twice those of the branch
- * that lasts are drawn; lines that are cut, broken or of another run change nothing; no text of a
- * file becomes a tag. Method: curves and files of a few lines whose numbers tell which they are. */
+ * Goal: a long curve keeps every extreme value; steps that were made twice are drawn from the
+ * branch that lasts. Lines that are truncated, broken or of another run change nothing. No text of
+ * a file becomes a tag. Method: curves and files of a few lines, identified by their numbers. */
 #include "clients/cli/report/report.h"
 #include "proto/base/memfile.h"
 #include "tests/unit/suite.h"

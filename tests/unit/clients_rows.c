@@ -1,11 +1,10 @@
 /* clients_rows.c - the cut of a checkpoint into the files that so many ranks would have written.
  *
- * Goal: what `reshard` and `import` plan is what the planner of a save makes of the slices of all
- * ranks, and the largest plan they take fits in little memory. Method: random tensors, ranks and
- * replicas, planned in both ways and compared; then 65,536 shards of 1,000 tensors in a process
- * that may not have more than a gigabyte of addresses, where the slices of all ranks would take 19.
- * (A sanitizer needs more addresses than that; there only the plan is made.)
- */
+ * Goal: `reshard` and `import` plan the same as the planner of a save from the slices of all ranks,
+ * and the largest accepted plan fits in little memory. Method: random tensors, ranks and replicas,
+ * planned in both ways and compared; then 65,536 shards of 1,000 tensors in a process that may not
+ * have more than a gigabyte of addresses, where the slices of all ranks would take 19. (A sanitizer
+ * needs more addresses than that; there only the plan is made.) */
 #include "clients/cli/assemble/writer.h"
 #include "proto/base/sanitized.h"
 #include "tests/unit/random.h"

@@ -135,7 +135,7 @@ TEST(test_scan__gives_every_element_of_any_layout_once)
     }
 }
 
-/* Bytes that are neither right nor missing. */
+/* Bytes that are neither correct nor missing. */
 static uint64_t count_wrong(const struct sink *sink, uint32_t tensor)
 {
     const unsigned char *got = sink->data[tensor], *want = sink->fixture->data[tensor];

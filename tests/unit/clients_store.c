@@ -1,8 +1,8 @@
 /* clients_store.c - which checkpoints a store has, and whether their files are in order.
  *
- * Goal: names select what they say; missing, short and exchanged files are damage, told and not
- * fatal; hostile text is made harmless. Method: checkpoints of clients_store_bed.h, then changed.
- */
+ * Goal: names select the right checkpoints; missing, short and exchanged files are damage, reported
+ * and not fatal; hostile text is made harmless. Method: checkpoints of clients_store_bed.h, then
+ * changed. */
 #include "tests/unit/clients_store_bed.h"
 #include "tests/unit/suite.h"
 
@@ -57,7 +57,7 @@ TEST(test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_al
     assert_string_equal(catalog.entries[0].summary.run, "other");
     assert_int_equal(catalog.entries[1].summary.step, 150);
     assert_int_equal(catalog.entries[2].summary.attempt, 2);
-    /* The copy under another name says so. */
+    /* The copy under another name is listed as such. */
     assert_int_equal(catalog.entries[3].summary.step, 300);
     assert_non_null(catalog.entries[3].damage);
     store_list_free(&catalog);
@@ -91,7 +91,7 @@ TEST(test_lineage__that_goes_in_circles_or_up_is_cut)
         fixture_open(&fixture, 1, 600);
         fixture.parent_step = 20;
         fixture.parent_attempt = parents[i];
-        write_checkpoint(&fixture, "run", 20, 3); /* resumed from itself, or from what came later */
+        write_checkpoint(&fixture, "run", 20, 3); /* resumed from itself, or from a later one */
         fixture.parent_attempt = 3;
         write_checkpoint(&fixture, "run", 30, 4);
         struct storage *store = open_store(&fixture);

@@ -1,4 +1,4 @@
-/* clients_store_bed.h - checkpoints of random layouts in a store of the test's own.
+/* clients_store_bed.h - checkpoints of random layouts in a store of the test.
  *
  * 1 to RANKS_MAX ranks, tensors of 0 to 4 dimensions and all dtypes, one of them large enough for
  * several blocks per shard, cut anyhow; written with the format's own functions. The same seed
@@ -65,7 +65,7 @@ static void make_meta(struct fixture *fixture, struct tensor_meta *out, uint32_t
     }
 }
 
-/* Cuts dimension `d` of the tensor evenly; a tensor without dimensions is everybody's. */
+/* Cuts dimension `d` of the tensor evenly; every rank holds all of a tensor without dimensions. */
 static void cut(struct slice *out, const struct tensor_meta *tensor, uint32_t d, uint32_t rank,
                 uint32_t ranks)
 {

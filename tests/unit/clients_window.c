@@ -2,13 +2,12 @@
  *
  * Goal: worlds of any size save through windows and load in parts what others saved, every element
  * right, with a pool that holds a part of one shard; a rank that copies in another order than the
- * image's is told which call gives the order; whatever ends the wait for room is told as what it
- * is. Method: a real ckptd with 3 MiB for a model of 7 MiB (clients_bed.h).
- */
+ * image's gets an error that names the call for the order. The true cause that ended a wait for
+ * room is reported. Method: a real ckptd with 3 MiB for a model of 7 MiB (clients_bed.h). */
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/suite.h"
 
-/* A ckptd that does not answer yet would not end well when it is told to. */
+/* A ckptd that does not answer yet would not shut down properly on request. */
 static void await_ckptd(const struct bed *bed)
 {
     ckpt_close(open_single(bed, "await"));
@@ -70,7 +69,7 @@ TEST_BETWEEN(test_window__every_world_loads_what_every_world_saved, open_small, 
 
 /* ---- the order ---- */
 
-/* A matrix of 2 MiB and one of 4 MiB; the one that lies first in the image is described last. */
+/* A matrix of 2 MiB and one of 4 MiB; the first one in the image is described last. */
 struct pair {
     struct ckpt *ckpt;
     struct ckpt_tensor tensors[2];
@@ -136,7 +135,7 @@ TEST_BETWEEN(test_window__another_order_is_refused_and_names_the_call, open_smal
     close_pair(&pair);
 }
 
-/* ---- what ends the wait for room ---- */
+/* ---- ends of a wait for room ---- */
 
 struct ending {
     pid_t ckptd;
@@ -193,7 +192,7 @@ static void leave_slow_disk(struct bed *bed)
     await_ckptd(bed);
 }
 
-/* The result of a save's copies; *out_ms: what they and the end took. */
+/* The result of a save's copies; *out_ms: the time of the copies and the end. */
 static int save_pair(struct pair *pair, uint64_t step, uint64_t *out_ms)
 {
     struct ckpt_save *save;

@@ -1,8 +1,8 @@
-/* comm_rounds.h - rounds of calls that any communicator must have right: all_to_all, all_gather,
- * broadcast, groups and their sums.
+/* comm_rounds.h - rounds of calls that every communicator must do correctly: all_to_all,
+ * all_gather, broadcast, groups and their sums.
  *
  * Bytes are a function of (sender, receiver, position), so every received byte is checked; counts
- * are random. What is wrong is counted in num_wrong, which the test's own thread looks at. */
+ * are random. Threads count errors in num_wrong, which the test's thread checks. */
 #ifndef HOLDFAST_TESTS_COMM_ROUNDS_H
 #define HOLDFAST_TESTS_COMM_ROUNDS_H
 
@@ -22,7 +22,7 @@
 #define ROUNDS 40
 #define PART_MAX 300u
 
-/* Found by the threads; 0 is what all want. */
+/* Counted by the threads; all tests expect 0. */
 static atomic_int num_wrong;
 
 static inline void want(bool condition)
@@ -38,7 +38,7 @@ static inline uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* A port of this machine that nobody has. */
+/* A free port of this machine. */
 static inline void take_port(char out[8])
 {
     struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

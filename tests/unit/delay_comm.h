@@ -1,10 +1,10 @@
-/* delay_comm.h - a communicator that is as slow as numbers say: latency and bytes per second, on a
- * virtual clock.
+/* delay_comm.h - a communicator with a given latency and rate in bytes per second, on a virtual
+ * clock.
  *
- * It wraps another. A collective is made by the one inside, which is also where ranks wait for each
- * other; then it lasts until the link of the rank has carried what the rank receives from others.
- * A rank has one link for all its groups, first come, first served. Sends (which end when they are
- * received), splits and barriers are not delayed. */
+ * It wraps another. The one inside performs a collective, and there ranks wait for each other. The
+ * call then lasts until the rank's link has carried the bytes that the rank receives from others. A
+ * rank has one link for all its groups, first come, first served. Sends (which end at their
+ * receive), splits and barriers are not delayed. */
 #ifndef HOLDFAST_TESTS_DELAY_COMM_H
 #define HOLDFAST_TESTS_DELAY_COMM_H
 
@@ -17,7 +17,7 @@ struct delay_link {
     pthread_mutex_t lock;
     double latency, bytes_per_second; /* 0 bytes per second: nothing is delayed */
     double free;                      /* from when on */
-    const char *group;                /* whose calls alone are delayed; NULL: all groups' */
+    const char *group;                /* only its calls are delayed; NULL: those of all groups */
     void *user;                       /* of the test */
 };
 
@@ -76,7 +76,7 @@ static inline void delay_abort(struct comm *comm, int exit_code)
     d->inner->ops->abort(d->inner, exit_code);
 }
 
-/* Of the result and of what is split from it, free() frees what is inside, too. */
+/* free() of the result, or of a split of it, also frees the communicator inside. */
 static inline int delay_open(struct comm **out, struct comm *inner, struct delay_link *link)
 {
     static const struct comm_ops ops = {.name = "delayed",
@@ -93,7 +93,7 @@ static inline int delay_open(struct comm **out, struct comm *inner, struct delay
     return 0;
 }
 
-/* What a layer's operation lasts: a forward, and each half of a backward, one. */
+/* The duration of a layer's operation: one for a forward, and one for each half of a backward. */
 static inline double delay_units(const struct op *op)
 {
     bool is_half =
@@ -109,7 +109,7 @@ static inline int delay_rank(struct comm *inner, struct delay_link *link,
     ERR_TRY(delay_open(&world, inner, link));
     struct rank_options options = {.config = config, .run = run, .user = link, .has_no_data = true};
     int rc = on_rank(world, &options);
-    free(world); /* what is inside is freed for us */
+    free(world); /* frees the communicator inside, too */
     return rc;
 }
 

@@ -1,5 +1,5 @@
-/* descriptors.h - how many descriptors this process has, by a call that no test wraps, and whether
- * something has left one behind. */
+/* descriptors.h - counts the descriptors of this process by a call that no test wraps, and detects
+ * leaks. */
 #ifndef HOLDFAST_TESTS_DESCRIPTORS_H
 #define HOLDFAST_TESTS_DESCRIPTORS_H
 
@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 #define DESCRIPTORS_MAX 1024u /* counted; the usual soft limit, which poll keeps */
-#define PATIENCE_MS 10000u    /* with what ends soon: a ckptd that starts, a connection that ends */
+#define PATIENCE_MS \
+    10000u /* including short-lived ones: of a ckptd that starts, of a connection that ends */
 
 static inline unsigned count_descriptors(void)
 {
@@ -34,7 +35,7 @@ static inline void wait_ms(unsigned ms)
     nanosleep(&(struct timespec){0, ms * 1000000l}, NULL);
 }
 
-/* For who reads of one that was left behind. */
+/* Prints the leaked descriptors for the reader of the log. */
 static inline void tell_descriptors(void)
 {
     for (unsigned i = 0; i < DESCRIPTORS_MAX; i++) {
@@ -53,8 +54,8 @@ static inline void tell_descriptors(void)
     }
 }
 
-/* A client's connection to a server that has gone, and is no arena's: gRPC 1.51 keeps one that came
- * about after its channel was closed (its pull request 32071 mends it). */
+/* A client's connection to a server that has gone, and not the arena's. gRPC 1.51 keeps one that
+ * was made after its channel was closed (fixed by its pull request 32071). */
 static inline bool is_kept_by_grpc(int fd)
 {
     struct sockaddr_un here = {.sun_family = AF_UNIX}, there = here;
@@ -69,8 +70,8 @@ static inline bool is_kept_by_grpc(int fd)
            (ends.revents & POLLHUP) != 0;
 }
 
-/* gRPC closes a connection when the call that used it is over already: *least is the smallest
- * number of descriptors so far. */
+/* gRPC closes a connection a while after the call that used it: *least is the smallest number of
+ * descriptors so far. */
 static inline bool are_closed(unsigned *least)
 {
     for (unsigned waited = 0; waited < PATIENCE_MS; waited++, wait_ms(1)) {

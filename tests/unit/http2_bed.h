@@ -1,4 +1,4 @@
-/* http2_bed.h - a peer that speaks HTTP/2 frame by frame, so that it can break gRPC's manners. */
+/* http2_bed.h - a peer that sends HTTP/2 frame by frame, so that it can violate gRPC's rules. */
 #ifndef HOLDFAST_TESTS_HTTP2_BED_H
 #define HOLDFAST_TESTS_HTTP2_BED_H
 
@@ -67,7 +67,7 @@ static inline size_t http2_put_text(uint8_t *out, const char *text, size_t bytes
     return at + bytes;
 }
 
-/* A literal that no table keeps. */
+/* A literal header that is not indexed. */
 static inline size_t http2_put_header(uint8_t *out, const char *name, const char *value)
 {
     size_t at = 0;
@@ -76,7 +76,7 @@ static inline size_t http2_put_header(uint8_t *out, const char *name, const char
     return at + http2_put_text(out + at, value, strlen(value));
 }
 
-/* Those of a gRPC call of `method`; returns how many bytes. */
+/* The headers of a gRPC call of `method`; returns the number of bytes. */
 static inline size_t http2_put_call(uint8_t *out, const char *method)
 {
     static const char *const pairs[][2] = {{":method", "POST"},
@@ -90,8 +90,8 @@ static inline size_t http2_put_call(uint8_t *out, const char *method)
     return at;
 }
 
-/* On a socket with a time limit any signal ends a call, also that with which the kernel tells a
- * thread that a ring it once used is gone. */
+/* A signal interrupts a call on a socket with a time limit, also the kernel's signal that a
+ * thread's former ring is gone. */
 static inline bool http2_receive(int fd, uint8_t *out, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
@@ -119,7 +119,7 @@ static inline uint32_t http2_number(const uint8_t *four)
     return (uint32_t)four[0] << 24 | (uint32_t)four[1] << 16 | (uint32_t)four[2] << 8 | four[3];
 }
 
-/* Is it the settings of the server? Then *out_window is what it lets a new stream send. */
+/* True for the server's settings. Then *out_window is the initial window of a new stream. */
 static inline bool http2_is_settings(const uint8_t head[9], const uint8_t *data, size_t bytes,
                                      int64_t *out_window)
 {
@@ -144,8 +144,8 @@ static inline bool http2_await_settings(int fd, int64_t *out_window)
     return false;
 }
 
-/* Sends a gRPC message of `claimed` bytes, but for its last `kept`, as fast as the server lets us;
- * `window` is that of a new stream. Returns how many bytes went before it refused. */
+/* Sends a gRPC message of `claimed` bytes without its last `kept`, as fast as the server allows;
+ * `window` is that of a new stream. Returns the number of bytes sent before the server refused. */
 static inline uint64_t http2_pour(int fd, uint32_t stream, int64_t window, uint32_t claimed,
                                   uint32_t kept)
 {
@@ -181,8 +181,8 @@ static inline uint64_t http2_pour(int fd, uint32_t stream, int64_t window, uint3
     return (uint64_t)sent;
 }
 
-/* Reads until the stream ends. True: with a message of the server's; else it was refused, or
- * *out_silent: nothing more came in the time of the socket. */
+/* Reads until the stream ends. True: the server sent a message. Else it refused, or *out_silent:
+ * nothing more came within the socket's time limit. */
 static inline bool http2_is_answered(int fd, uint32_t stream, bool *out_silent)
 {
     uint8_t head[9], data[HTTP2_FRAME_MAX];

@@ -1,5 +1,5 @@
-/* in_memory.h - for tests that are a story told hundreds of times, of which nothing asks for a
- * disk: what fails in it a bed makes fail. */
+/* in_memory.h - puts TMPDIR into memory, for tests that repeat a story hundreds of times. They need
+ * no disk: a bed injects the failures. */
 #ifndef HOLDFAST_TESTS_IN_MEMORY_H
 #define HOLDFAST_TESTS_IN_MEMORY_H
 
@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <sys/mount.h>
 
-/* Such tellings wait for a disk for most of their time. Where this process may mount, what lies
- * below the TMPDIR that tests/run gives is in memory, for it and its children alone. Before there
- * are threads. */
+/* On a disk such tests spend most of their time waiting. Where this process may mount, the TMPDIR
+ * that tests/run gives becomes a file system in memory, for this process and its children. Call it
+ * before any thread is created. */
 static inline void tell_in_memory(void)
 {
     const char *parent = getenv("TMPDIR");

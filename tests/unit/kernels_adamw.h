@@ -36,7 +36,8 @@ static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments,
     void *copy = has_copy ? new_buffer(run, all, KERNEL_BF16) : NULL;
     run->num_outputs = has_copy ? 4 : 3;
     if (has_copy)
-        memset(copy, 0, all * kernel_dtype_bytes(KERNEL_BF16)); /* of what lies between, too */
+        memset(copy, 0,
+               all * kernel_dtype_bytes(KERNEL_BF16)); /* of the memory between the pieces, too */
     for (size_t i = 0; i < all; i++) /* of the size of a square; bf16: 0.5 in its exponent */
         if (moments == KERNEL_F32)
             ((float *)exp_avg_sq)[i] = fabsf(((float *)exp_avg_sq)[i]) + 0.1f;

@@ -1,8 +1,9 @@
 /* kernels_bits.c - results are the same to the last bit where the header promises it.
  *
- * Goal: bits do not depend on the number of threads, on where buffers lie or on earlier calls; code
- * without fused operations agrees across ISA levels; exact sums do not depend on split or order.
- * Method: the cases of kernels_cases.h, outputs compared byte by byte with those of one thread. */
+ * Goal: bits do not depend on the number of threads, on the addresses of buffers or on earlier
+ * calls; code without fused operations agrees across ISA levels; exact sums do not depend on split
+ * or order. Method: the cases of kernels_cases.h, outputs compared byte by byte with those of one
+ * thread. */
 #include "kernels/cpu/items.h"
 #include "proto/base/checksum.h"
 #include "tests/unit/kernels_cases.h"
@@ -61,7 +62,7 @@ TEST(test_kernels__unfused_code_has_the_same_bits_on_every_isa_level)
     compare_levels("avx512", "sse2", true);
 }
 
-/* Products of avx512 are the library's, so attention stands for the fused code there. */
+/* Products of avx512 are the library's, so attention represents the fused code there. */
 TEST(test_kernels__attention_has_the_same_bits_on_avx2_and_avx512)
 {
     struct engine a = new_engine(KERNEL_BACKEND_BEST, "avx2", 1);
@@ -244,7 +245,7 @@ TEST(test_kernels__exact_sum_surfaces_nan_and_infinity)
     free_engine(&e);
 }
 
-/* Each box of a tensor by itself, by rows and by columns: what the store's own digest says. */
+/* Each box of a tensor by itself, by rows and by columns, against the store's own digest. */
 TEST(test_kernels__digests_of_boxes_add_up_to_the_tensors)
 {
     enum { TENSOR_ROWS = 300, COLUMNS = 117 };

@@ -15,7 +15,7 @@
 #include "tests/unit/random.h"
 #include "tests/unit/suite.h"
 
-/* Under AddressSanitizer what lies behind a buffer is no memory. */
+/* Under AddressSanitizer the memory after a buffer is not accessible. */
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #define NO_MEMORY(at, bytes) ASAN_POISON_MEMORY_REGION(at, bytes)
@@ -33,7 +33,7 @@ struct buffer {
     size_t bytes, count; /* of the memory, in the data */
     enum kernel_dtype dtype;
 };
-/* What a case allocates; the first num_outputs are its outputs. */
+/* The allocations of a case; the first num_outputs are its outputs. */
 struct run {
     struct buffer buffers[BUFFERS_MAX];
     int num_buffers, num_outputs;
@@ -48,7 +48,7 @@ static inline void *new_buffer(struct run *run, size_t count, enum kernel_dtype 
     struct buffer *b = &run->buffers[run->num_buffers++];
     b->bytes = (count * kernel_dtype_bytes(dtype) + run->misalignment + 8191) / 4096 * 4096 + 4096;
     assert_int_equal(device_alloc(run->device, &b->memory, b->bytes, PINNED), 0);
-    memset(b->memory, 0xff, b->bytes); /* NaN in both types: what is not written shows */
+    memset(b->memory, 0xff, b->bytes); /* NaN in both types: elements that are not written show */
     b->data = (char *)(((uintptr_t)b->memory + 4095) / 4096 * 4096) + run->misalignment;
     b->count = count;
     b->dtype = dtype;
@@ -116,7 +116,7 @@ static inline int32_t *random_ids(struct run *run, size_t count, uint32_t limit,
 /* ---- Cases: outputs are allocated first ---- */
 
 #define KERNELS struct kernels *k, struct lane *lane, const struct kernel_shapes *s, struct run *run
-/* One of several ways of a function that takes them behind these four. */
+/* One of several variants of a function; its further arguments follow these four. */
 #define CASE(name, function, ...)               \
     static inline void case_##name(KERNELS)     \
     {                                           \
@@ -152,7 +152,7 @@ static inline uint32_t *random_seen(struct run *run, size_t count)
 {
     return (uint32_t *)random_ids(run, count, 2, false);
 }
-/* Rows that were not seen, and are not of this leaf, keep what they have. */
+/* Rows that were not seen, and are not of this leaf, stay unchanged. */
 static inline void case_embedding_seen(KERNELS)
 {
     float *dtable = random_buffer(run, (size_t)s->vocab * s->dim, KERNEL_F32);
@@ -275,7 +275,7 @@ static inline void rope_table(float *cosines, float *sines, uint32_t seq, uint32
     model_shape_frequencies(frequencies, &shape);
     kernel_rope_table(cosines, sines, seq, head_dim, frequencies);
 }
-/* Documents of 1 to 9 positions; the last that begins may fill the rest of a long sequence. */
+/* Documents of 1 to 9 positions; the last one may fill the rest of a long sequence. */
 static inline const int32_t *document_starts(KERNELS)
 {
     int32_t *starts = new_buffer(run, ROWS, KERNEL_F32);
@@ -405,7 +405,7 @@ static inline void case_add_seen(KERNELS)
     POST(k, lane, add, .y = y, .x = x, .seen = random_seen(run, ROWS), .count = ROWS * s->dim,
          .width = s->dim, .dtype = s->dtype);
 }
-/* Nothing of a sum that begins is read: it is NaN. Some terms are -0, which 0 + x is not. */
+/* The contents of a new sum are not read: they are NaN. Some terms are -0, which 0 + x is not. */
 static inline void fold_to(KERNELS, enum kernel_dtype sums, bool is_first, uint32_t more)
 {
     size_t count = ROWS * s->dim, stride = (count + 15) / 16 * 16;
@@ -557,8 +557,7 @@ static const struct kernel_case kernel_cases[] = {
 };
 #define NUM_CASES (int)(sizeof(kernel_cases) / sizeof(kernel_cases[0]))
 
-/* Shapes that meet every edge: one row, odd sizes, no multiple of 16, several tiles, each GQA
- * ratio. */
+/* Shapes for every edge: one row, odd sizes, no multiple of 16, several tiles, each GQA ratio. */
 static const struct kernel_shapes kernel_shapes[] = {
     /* batch, seq, dim, hidden, heads, kv_heads, head_dim, vocab */
     {1, 1, 16, 16, 1, 1, 16, 17, KERNEL_F32},    {1, 7, 5, 3, 3, 1, 6, 11, KERNEL_F32},
@@ -613,7 +612,7 @@ static inline void free_engine(struct engine *e)
     *e = (struct engine){0};
 }
 
-/* Of a case's name (FNV-1a): another case in the table does not change its numbers. */
+/* FNV-1a of a case's name: a new case in the table does not change its numbers. */
 static inline uint64_t seed_of(int which)
 {
     uint64_t seed = 0xcbf29ce484222325u;
@@ -632,7 +631,7 @@ static inline struct run run_case(const struct engine *e, int which, struct kern
     return run;
 }
 
-/* What the tests print when they fail: the case, by name and shape. */
+/* Printed by failing tests: the case, by name and shape. */
 static inline void say_case(const char *what, int which, const struct kernel_shapes *s,
                             enum kernel_dtype dtype)
 {
@@ -652,7 +651,7 @@ static inline void same_bits(const struct run *got, const struct run *want, cons
         }
     }
 }
-/* A case on both. */
+/* Runs a case on both. */
 static inline void same_case(const struct engine *a, const struct engine *b, const char *what,
                              int which, int shape, enum kernel_dtype dtype, size_t misalignment)
 {

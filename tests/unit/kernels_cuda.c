@@ -1,12 +1,12 @@
 /* kernels_cuda.c - the .cu files, run on lanes of a CPU, against the back-end of the CPU.
  *
- * Goal: what has no tensor core in it has the bits of the CPU's back-end, products and attention
- * those of its avx2 level; what has is as near to the plain twins as rounding allows; no result
- * depends on the order of blocks or threads; nothing is written past a tensor. Method: the cases of
- * kernels_cases.h with the kernels of kernels/cuda (kernels/cuda/cpu/lanes.h): the orders of
- * LANES_SEEDS seeds (3; the first 6 are all kinds of order), at LANES_SHAPES awkward shapes (3;
- * all: 10), each byte compared. Compiled with -DON_GPU the same runs on a GPU, so often in its own
- * orders (`make gpu-check`). What was compared is printed by name. */
+ * Goal: operations without tensor cores have the bits of the CPU's back-end, products and attention
+ * those of its avx2 level. Operations with tensor cores are as near to the plain twins as rounding
+ * allows. No result depends on the order of blocks or threads; nothing is written past a tensor.
+ * Method: the cases of kernels_cases.h with the kernels of kernels/cuda (kernels/cuda/cpu/lanes.h):
+ * the orders of LANES_SEEDS seeds (3; the first 6 are all kinds of order), at LANES_SHAPES awkward
+ * shapes (3; all: 10), each byte compared. Compiled with -DON_GPU the same runs on a GPU, so often
+ * in its own orders (`make gpu-check`). The test prints the names of the compared cases. */
 #ifdef ON_GPU
 #include "tests/cuda/gpu_bed.h"
 #include "tests/unit/suite.h"
@@ -36,7 +36,7 @@ static bool is_float8(int which)
     return strstr(kernel_cases[which].name, "_float8") != NULL;
 }
 
-/* Do tensor cores have a part in it? Their sums have an order of their own. */
+/* True when tensor cores are involved: their sums have a different order. */
 static bool by_tensor_cores(int which, const struct kernel_shapes *s, enum kernel_dtype dtype)
 {
     bool is_product = strncmp(kernel_cases[which].name, "linear", 6) == 0;
@@ -108,7 +108,7 @@ static void compare(const struct engine *lanes, const struct engine *cpu, int wh
 
 typedef bool wanted_fn(int which, const struct kernel_shapes *shape, enum kernel_dtype dtype);
 
-/* Calls `look` with every case for which `wanted` says yes; the number of them. */
+/* Calls `look` with every case that `wanted` accepts; returns their number. */
 static int each_case(wanted_fn *wanted, void *user,
                      void look(void *user, int which, const struct kernel_shapes *shape,
                                enum kernel_dtype dtype))
@@ -126,7 +126,7 @@ static int each_case(wanted_fn *wanted, void *user,
     return num_run;
 }
 
-/* `how`: "bits", or what computed numbers that are near. */
+/* `how`: "bits", or the unit that computed numbers within tolerance. */
 struct comparison {
     const struct engine *gpu, *cpu;
     const char *how;
@@ -342,7 +342,7 @@ TEST(test_kernels_cuda__ranges_have_the_bits_of_the_whole)
     free_engine(&lanes);
 }
 
-/* Squares of all sizes: each digit of the exact sum is met, and what no digit can hold. */
+/* Squares of all sizes: they reach each digit of the exact sum, and exceed all digits. */
 TEST(test_kernels_cuda__exact_sums_of_any_size_have_the_limbs_of_the_cpu)
 {
     struct engine lanes = new_cuda_engine(), cpu = new_engine(KERNEL_BACKEND_BEST, "sse2", 1);

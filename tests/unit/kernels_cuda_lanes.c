@@ -1,9 +1,9 @@
-/* kernels_cuda_lanes.c - the lanes of a CPU find what is wrong with a kernel.
+/* kernels_cuda_lanes.c - the lanes of a CPU detect the faults of a kernel.
  *
  * Goal: each fault of tests/cuda/faulty.cu shows: refused with a message, or as a wrong or changing
  * result, in the orders of some seed; the kernels without a fault pass in all. Method: a child
- * process for each fault and seed; its end and what it wrote to stderr. What takes a sanitizer is
- * for check_kernels_cuda.c. */
+ * process for each fault and seed; its exit and its output on stderr. check_kernels_cuda.c tests
+ * faults that need a sanitizer. */
 
 #include <math.h>
 #include <signal.h>
@@ -20,7 +20,7 @@
 #define NUM_VALUES 64
 #define NUM_SEEDS 6 /* all kinds of order */
 
-/* What became of a child: how it ended, what it said, what it computed. */
+/* The outcome of a child: its exit, its messages, its results. */
 struct outcome {
     int status;
     char said[4096];
@@ -84,7 +84,7 @@ static bool is_reversed(const struct outcome *outcome)
     return outcome->status == 0;
 }
 
-/* In some seed the values are not what the same kernel without the fault makes of them. */
+/* In some seed the values differ from those of the same kernel without the fault. */
 static void seen_in_the_result(void (*fault)(float *))
 {
     int seen = 0;

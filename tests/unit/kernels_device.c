@@ -1,9 +1,10 @@
 /* kernels_device.c - lanes and memory of a device, as device.h promises them.
  *
- * Goal: what is posted on a lane happens in its order, marks are waited for, arguments are those of
- * the moment of posting, the first error is kept, and operations have the same bits on every kind
- * of lane. Method: the same checks on three devices: the CPU at once, the CPU with queues, and the
- * one of tests/device, whose lanes run late at random. For what ends a process there is a child. */
+ * Goal: operations on a lane run in the order of posting, marks are waited for, arguments are those
+ * at the moment of posting, the first error is kept, and operations have the same bits on every
+ * kind of lane. Method: the same checks on three devices: the CPU at once, the CPU with queues, and
+ * the one of tests/device, whose lanes run late at random. Checks that end a process run in a
+ * child. */
 #include "tests/unit/kernels_cases.h"
 #include "tests/unit/suite.h"
 
@@ -121,7 +122,8 @@ static int take_step(void *args)
     return 0;
 }
 
-/* Posts a random program on three lanes; returns how many steps began before what they need. */
+/* Posts a random program on three lanes; returns the number of steps that began before their inputs
+ * were ready. */
 static int run_program(struct bed *bed, uint64_t seed, bool has_marks)
 {
     int done[STEPS] = {0}, missing = 0;
@@ -346,7 +348,7 @@ TEST(test_kernels__have_the_same_bits_on_every_kind_of_lane)
  */
 struct sharer {
     pthread_t thread;
-    struct engine engine; /* zero: it makes one of its own */
+    struct engine engine; /* zero: it makes one itself */
     struct run runs[NUM_CASES];
 };
 static void *share(void *argument)
@@ -380,7 +382,7 @@ static void want_undisturbed(struct sharer *sharers, const char *what)
     free_engine(&alone);
 }
 
-/* Whoever finds the pool taken works alone. */
+/* A call that finds the pool taken works alone. */
 TEST(test_kernels__lanes_that_share_them_do_not_disturb_each_other)
 {
     static struct sharer sharers[LANES_MAX];

@@ -1,9 +1,9 @@
 /* kernels_dnn.c - attention by cuDNN (kernels/cuda/library/dnn.c), on simulated GPUs.
  *
  * Goal: the graphs that we describe to the library are attention and its gradient; it is used where
- * the shape allows, with an engine that repeats its bits and scratch that was asked for; each call
- * that fails is said. Method: tests/simgpu/dnn.c computes a graph operation by operation; the cases
- * of kernels_cases.h against the plain twins. Whether the real library takes the graphs is shown by
+ * the shape allows, with a deterministic engine and scratch of the requested size; each failed call
+ * is reported. Method: tests/simgpu/dnn.c computes a graph operation by operation; the cases of
+ * kernels_cases.h against the plain twins. Whether the real library takes the graphs is shown by
  * tests/integration/cuda_plans.py. */
 #include "tests/cuda/gpu_bed.h"
 #include "tests/unit/kernels_close.h"
@@ -106,7 +106,8 @@ TEST(test_dnn__what_it_does_not_take_is_our_own)
     }
 }
 
-/* Its backward asks for a square of the sequence; past a bound it is our own, which needs none. */
+/* Its backward asks for memory quadratic in the sequence; past a bound our own, which needs none,
+ * is used. */
 TEST(test_dnn__scratch_has_its_workspace_up_to_a_bound)
 {
     struct engine gpu = gpu_engine(KERNEL_BACKEND_BEST, false);
@@ -120,7 +121,7 @@ TEST(test_dnn__scratch_has_its_workspace_up_to_a_bound)
     assert_in_range(bytes[0], square, square + square / 8);
     assert_in_range(bytes[1], 1, square / 8);
     assert_in_range(bytes[2], 1, square / 8);
-    /* With less than it needs it is not asked. */
+    /* With less memory than it needs it is not called. */
     lane_set_scratch(gpu.lane, gpu.scratch, 4096);
     assert_int_equal(attentions(&gpu, "attention", shapes[0], KERNEL_BF16), 1);
     assert_int_equal(attentions(&gpu, "attention_backward", shapes[0], KERNEL_BF16), 1);

@@ -14,7 +14,7 @@ static inline const void *float8_operand(KERNELS, size_t rows, uint32_t width,
          .format = format, .dtype = s->dtype);
     return out;
 }
-/* What has been coded with the largest of another part of the tensor. */
+/* An operand that was coded with the largest value of another part of the tensor. */
 static inline const void *coded(KERNELS, const void *x, size_t count, const void *other)
 {
     void *out = new_buffer(run, kernel_coded_bytes(count) / sizeof(float), KERNEL_F32);
@@ -91,14 +91,14 @@ static inline void float8_with(KERNELS, enum kernel_float8 format, bool is_noted
         ((uint16_t *)x)[count - 1] = 0x4214;
     float *noted = is_noted ? new_buffer(run, 1, KERNEL_F32) : NULL;
     if (is_noted)
-        *noted = 150; /* another than x has: it is not looked for */
+        *noted = 150; /* another than x has: the kernel does not search for it */
     POST(k, lane, round_float8, .out = out, .x = x, .largest = (uint32_t *)noted, .count = count,
          .format = format, .dtype = s->dtype);
 }
 CASE(e4m3, float8_with, KERNEL_E4M3, false)
 CASE(e5m2, float8_with, KERNEL_E5M2, false)
 CASE(e4m3_noted, float8_with, KERNEL_E4M3, true)
-/* Codes, or their numbers. What rounds to nothing is nothing here: on a GPU it keeps its sign. */
+/* Codes, or their numbers. Values that round to zero are +0 here: on a GPU they keep their sign. */
 static inline void coded_as(KERNELS, bool is_decoded)
 {
     size_t count = ROWS * s->dim;

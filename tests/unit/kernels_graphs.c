@@ -1,8 +1,8 @@
 /* kernels_graphs.c - batches of a lane as CUDA graphs (kernels/cuda/graphs.c), on simulated GPUs.
  *
  * Goal: a batch changes no result and no order, is captured once for the same arguments, and never
- * meets a graph of others; and the simulation finds the graph that outlived its memory, and what a
- * capture must not see. Method: that of kernels_simgpu.c. */
+ * reuses a graph of another lane. The simulation detects a graph that outlived its memory, and
+ * calls that are forbidden during a capture. Method: that of kernels_simgpu.c. */
 #include "tests/unit/simgpu_bed.h"
 #include "tests/unit/suite.h"
 
@@ -55,7 +55,7 @@ TEST(test_graphs__a_batch_is_the_graph_of_the_same_arguments)
     }
 }
 
-/* What stands between a lane and others cuts a batch: both parts are graphs. */
+/* An operation between lanes cuts a batch: both parts are graphs. */
 TEST(test_graphs__a_mark_within_a_batch_comes_behind_what_was_posted)
 {
     for (int seed = 0; seed < SEEDS; seed++) {
@@ -98,7 +98,7 @@ TEST(test_graphs__what_a_library_queues_comes_behind_what_was_posted)
     close_bed(&bed);
 }
 
-/* Memory of somebody else is copied as without a batch: before its owner changes it. */
+/* Memory of another owner is copied as without a batch: before its owner changes it. */
 TEST(test_graphs__a_batch_reads_memory_that_is_not_page_locked_at_once)
 {
     struct bed bed;

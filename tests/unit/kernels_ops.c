@@ -1,8 +1,8 @@
 /* kernels_ops.c - every operation against its plain C twin.
  *
- * Goal: each ISA level, with the library and with our own products, computes what reference.c says.
- * Method: the cases of kernels_cases.h at awkward shapes, same inputs on both sides. How
- * near they have to be: kernels_close.h. */
+ * Goal: each ISA level, with the library and with our own products, computes the same as
+ * reference.c. Method: the cases of kernels_cases.h at awkward shapes, same inputs on both sides.
+ * Tolerances: kernels_close.h. */
 #include "tests/unit/kernels_close.h"
 #include "tests/unit/suite.h"
 
@@ -223,8 +223,8 @@ static void want_codes(const struct engine *e, enum kernel_float8 format, int la
     }
 }
 
-/* The operand that a product reads is the same from codes: of every code's number and of halves
- * between them, under the scale of another part, with what is not finite there. */
+/* The operand that a product reads is the same from codes. Tested for every code's number and the
+ * midpoints between them, under the scale of another part, and for values that are not finite. */
 static void want_decoded(const struct engine *e, enum kernel_dtype dtype, float largest)
 {
     enum { CODE_WIDTH = 33, NUM_CODES = 16 * CODE_WIDTH };
@@ -274,7 +274,7 @@ TEST(test_kernels__float8_rounds_between_any_two_codes)
             POST(e.kernels, e.lane, round_float8, .out = out, .x = x + first, .count = 5 - first);
             assert_true(isnan(out[0]) && isnan(out[4 - first]));
         }
-        /* Above 1.75 the scale is a half: what is small lies between 0 and the first step. */
+        /* Above 1.75 the scale is a half: small values lie between 0 and the first step. */
         float small[] = {0x1p-17f, 1.8f}, rounded[2];
         POST(e.kernels, e.lane, round_float8, .out = rounded, .x = small, .count = 2);
         assert_true(rounded[0] == 0 && rounded[1] == 1.75f);

@@ -1,10 +1,10 @@
 /* kernels_product.c - our own products, bit by bit.
  *
- * Goal: panels, strips, tiles, cuts and threads do not show: an element is one chain over the
- * contraction in order. Method: plain C with fmaf() beside the kernels at shapes that end within a
- * strip, a panel, a group of columns and a depth. Chained (kernels_chain_products), the chain
- * begins with what is there; else that is added at its end, and without fused instructions the
- * product is rounded first (sse2). */
+ * Goal: panels, strips, tiles, cuts and threads do not affect the result: an element is one chain
+ * over the contraction in order. Method: plain C with fmaf() beside the kernels at shapes that end
+ * within a strip, a panel, a group of columns and a depth. Chained (kernels_chain_products), the
+ * chain begins with the old value; otherwise the old value is added at its end, and without fused
+ * instructions the product is rounded first (sse2). */
 #include <math.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ struct how {
     bool is_chained, is_fused, is_bf16; /* operands of bf16; the result is of floats all the same */
 };
 
-/* The operands, and what is there before. */
+/* The operands, and the old values of the output. */
 struct operands {
     float *x, *w, *out; /* [rows,in], [out,in], [rows,out] */
 };
@@ -81,7 +81,7 @@ static void release(struct operands *o)
 
 static float step(const struct how *how, float a, float b, float sum)
 {
-    volatile float product = a * b; /* rounded by itself, whatever the compiler likes */
+    volatile float product = a * b; /* a separate rounding, whatever the compiler prefers */
     return how->is_fused ? fmaf(a, b, sum) : product + sum;
 }
 
@@ -193,7 +193,7 @@ TEST(test_product__of_a_level_by_name_is_one_chain_that_is_added_at_its_end)
     compare_all(&(struct how){"sse2", 2, false, false, true});
 }
 
-/* A leaf of its own, and its fold, beside both in one. */
+/* A leaf's own product and its fold, against both in one. */
 static void compare_folded(const struct engine *e, const struct how *how, const struct product *s)
 {
     struct operands o = make(how, s);

@@ -1,5 +1,5 @@
 /* kernels_ranges.h - attention of whole sequences, forward and backward, and of ranges of their
- * queries, on any back-end: whether the rows of a range have the bits of the whole's. */
+ * queries, on any back-end. The rows of a range must have the bits of the whole. */
 #ifndef HOLDFAST_TESTS_KERNELS_RANGES_H
 #define HOLDFAST_TESTS_KERNELS_RANGES_H
 
@@ -83,7 +83,7 @@ static inline void whole_attention(struct ranges *r, bool has_documents)
                                                  .starts = r->starts});
 }
 
-/* One range: its rows have the bits of the whole's; sums go on from the range before. */
+/* One range: its rows have the bits of the whole; sums continue from the range before. */
 static inline bool range_agrees(struct ranges *r, uint32_t first, uint32_t rows, float *dkey,
                                 float *dvalue)
 {

@@ -1,9 +1,9 @@
 /* kernels_simgpu.c - a CUDA GPU as a device (kernels/cuda/device.c), on simulated ones.
  *
- * Goal: the object that ships keeps what device.h promises in every order that CUDA allows, says
- * what failed in one line, and leaves nothing behind; and the simulation shows what CUDA does not
- * forgive. Method: tests/simgpu in place of NVIDIA's runtime, orders by seed; each call of the
- * runtime fails once, and for ever. For what ends a process there is a child. */
+ * Goal: the released object keeps the promises of device.h in every order that CUDA allows, reports
+ * a failure in one line, and leaks nothing. The simulation detects errors that break CUDA programs.
+ * Method: tests/simgpu in place of NVIDIA's runtime, orders by seed; each call of the runtime fails
+ * once, and for ever. Checks that end a process run in a child. */
 #include "tests/unit/simgpu_bed.h"
 #include "tests/unit/suite.h"
 
@@ -232,7 +232,7 @@ TEST(test_simgpu__memory_that_is_mapped_read_only_is_pinned_and_stays_so)
     }
 }
 
-/* What cannot be pinned is said, and the next launch does not fail for it. */
+/* A failure to pin is reported, and does not fail the next launch. */
 TEST(test_simgpu__memory_that_cannot_be_pinned_is_said)
 {
     struct bed bed;
@@ -274,7 +274,7 @@ TEST(test_simgpu__a_mark_is_of_its_lanes_device_whoever_makes_it)
 #define OUT 64
 #define AREA (OUT * OUT) /* elements; more than any of the three matrices has */
 
-/* An operand of float8 products, behind its numbers. */
+/* An operand of float8 products, after its numbers. */
 static void *operand_of(struct kernels *kernels, struct lane *lane, char *at, size_t rows,
                         uint32_t width, enum kernel_float8 format)
 {
@@ -413,7 +413,7 @@ TEST(test_simgpu__products_by_library_and_by_us_are_those_of_the_cpu)
     for (int i = 0; i < 4 * WAYS; i++) {
         int which = i / 2 % WAYS;
         bool is8 = which >= 3 && which < AT_ONCE;
-        size_t from = is8 ? AREA * 4 : 0; /* operands lie as the device wants them */
+        size_t from = is8 ? AREA * 4 : 0; /* operands are laid out as the device wants them */
         bool partial = i % 2 != 0, is_own = i >= 2 * WAYS;
         uint64_t calls = which < AT_ONCE ? 1 : threes[(which - AT_ONCE) / 2].calls[partial];
         uint64_t shapes = which < AT_ONCE ? 1 : threes[(which - AT_ONCE) / 2].shapes[partial];
@@ -433,7 +433,7 @@ TEST(test_simgpu__products_by_library_and_by_us_are_those_of_the_cpu)
     free(want);
 }
 
-/* What products lie in, and scratch of the first lane. */
+/* The memory of the products, and scratch of the first lane. */
 static int take_products(struct bed *bed, void **at)
 {
     void *scratch = NULL;

@@ -1,4 +1,5 @@
-/* lane_bed.h - a lane of the CPU that works at once, for tests and benches of single operations. */
+/* lane_bed.h - a lane of the CPU that runs each operation immediately, for tests and benches of
+ * single operations. */
 #ifndef HOLDFAST_TESTS_LANE_BED_H
 #define HOLDFAST_TESTS_LANE_BED_H
 

@@ -1,5 +1,5 @@
-/* mark_bed.h - the mark of unfinished work (proto/format/mark.h), put beside shards as who writes
- * them does. */
+/* mark_bed.h - the mark of unfinished work (proto/format/mark.h), put beside shards as a writer
+ * does. */
 #ifndef HOLDFAST_TESTS_MARK_BED_H
 #define HOLDFAST_TESTS_MARK_BED_H
 

@@ -1,13 +1,13 @@
-/* memory_bed.h - allocations that fail when a test says so.
+/* memory_bed.h - allocations that fail as a test plans.
  *
  * The linker sends the allocations of this tree through the functions below (--wrap, see
- * WRAP_MEMORY in mk/tests.mk); those of jansson come by proto/base/json.c, and a digest of OpenSSL
- * counts as one. What gRPC, protobuf-c and liburing allocate is theirs. A place is the chain of
- * callers of an allocation. Armed with place and number 0 it notes the places, and the number of
- * the allocation that each was first met with; then the allocation at a place fails when it is
- * first met, or met again, or that of a number: once, or with all from there on. Mappings and
- * threads that the system refuses are a lack of memory too, but for a test that makes some itself
- * meanwhile (ALLOCATIONS_ONLY). What was allocated and not freed is counted. */
+ * WRAP_MEMORY in mk/tests.mk); those of jansson come through proto/base/json.c, and a digest of
+ * OpenSSL counts as one. Allocations of gRPC, protobuf-c and liburing are not wrapped. A place is
+ * the chain of callers of an allocation. Armed with place and number 0 the bed records the places,
+ * and for each the number of its first allocation. Then the allocation at a place fails at its
+ * first or a later encounter, or the one with a number fails: once, or with all that follow.
+ * Mappings and threads fail likewise, except in a test that makes some itself meanwhile
+ * (ALLOCATIONS_ONLY). The bed counts allocations that were not freed. */
 #ifndef HOLDFAST_TESTS_MEMORY_BED_H
 #define HOLDFAST_TESTS_MEMORY_BED_H
 
@@ -38,15 +38,15 @@
 #define PLACES_MAX 4000u
 #define NEAR_CALLERS 5
 #ifndef CALLERS
-#define CALLERS NEAR_CALLERS /* of an allocation that tell a place from another */
+#define CALLERS NEAR_CALLERS /* callers of an allocation that identify a place */
 #endif
 
-/* Which allocation fails: at a place, or by its number since it was armed; with both 0 none does,
- * and places are noted. */
+/* The allocation that fails: at a place, or by its number since it was armed. With both 0 none
+ * fails, and places are recorded. */
 struct lack {
     uint64_t place, number;
     uint64_t encounter; /* with the place; 0: the first */
-    bool for_ever;      /* and all that follow */
+    bool for_ever;      /* and all later ones */
 };
 
 static struct {
@@ -57,7 +57,7 @@ static struct {
     uint32_t num_seen;
     struct {
         uint64_t place, number;
-        uint64_t near;       /* the place by NEAR_CALLERS alone, which others may share */
+        uint64_t near;       /* the place by NEAR_CALLERS alone, which places may share */
         uint64_t encounters; /* since it was armed */
     } seen[PLACES_MAX];
     atomic_long live; /* allocations that were not freed */
@@ -78,15 +78,15 @@ static inline void memory_disarm(void)
     __atomic_store_n(&failing.is_armed, false, __ATOMIC_RELEASE);
 }
 
-/* Before it is first armed: backtrace's own allocations are made now. */
+/* Call it before the first arming: backtrace's own allocations are made now. */
 static inline void memory_begin(void)
 {
     void *callers[1];
     backtrace(callers, 1);
 }
 
-/* Not inlined: the frames of this file are left out by their number, and the first caller behind
- * them tells two allocations of one function apart. */
+/* Not inlined: the frames of this file are skipped by count, and the first caller after them
+ * distinguishes two allocations of one function. */
 static __attribute__((noinline)) uint64_t place_of_caller(uint64_t *out_near)
 {
     void *callers[CALLERS + 3];
@@ -215,7 +215,7 @@ int __wrap_EVP_Digest(const void *data, size_t bytes, unsigned char *out, unsign
     return fails("EVP_Digest") ? 0 : __real_EVP_Digest(data, bytes, out, out_bytes, type, engine);
 }
 
-/* What rpc_unpack made of a message is counted, and goes by protobuf-c. */
+/* The result of rpc_unpack is counted; protobuf-c frees it. */
 static void free_counted(void *user, void *memory)
 {
     (void)user;
@@ -237,8 +237,8 @@ void __wrap_protobuf_c_message_free_unpacked(ProtobufCMessage *message, Protobuf
     __real_protobuf_c_message_free_unpacked(message, &counted);
 }
 
-/* Nothing is left of what has happened since there were `live` allocations and *least descriptors;
- * other threads may free theirs a little later. */
+/* Checks for leaks since there were `live` allocations and *least descriptors; other threads may
+ * free theirs a little later. */
 static inline bool is_let_go(long live, unsigned *least)
 {
     bool is_closed = are_closed(least);
@@ -249,11 +249,12 @@ static inline bool is_let_go(long live, unsigned *least)
 
 /* ---- a story with one failure ---- */
 
-#define TRIES_MAX 8       /* to meet a place that only some orders of events come to */
-#define TRIES_LATER 2     /* to meet it so often, which chance decides too */
-#define NUMBERS_MAX 3000u /* by which allocations fail; of more every so manieth */
-#define LATER_SPARE 5u    /* that may be unmet beside half of them: a sample is small */
-/* Turns of one place that a telling came to by chance of timing, and none of the next TRIES_MAX. */
+#define TRIES_MAX 8       /* tries to meet a place that only some orders of events reach */
+#define TRIES_LATER 2     /* tries to meet a place that often; timing decides too */
+#define NUMBERS_MAX 3000u /* of up to so many allocations each fails; of more a share */
+#define LATER_SPARE 5u    /* beyond half of them, this number may be unmet: a sample is small */
+/* Turns of a place that one telling met only by timing, and the next TRIES_MAX did not.
+ */
 #define RARE_TURNS 2
 #define PLACES_APART 5u /* one place in so many fails, in make test */
 
@@ -264,7 +265,7 @@ static inline bool is_noting(const struct lack *lack)
     return lack->place == 0 && lack->number == 0;
 }
 
-/* How often it is told until it fails. */
+/* How often the story is told until the failure occurs. */
 static __attribute__((noinline, unused)) int tries_of(const struct lack *lack)
 {
     if (lack->number != 0)
@@ -272,10 +273,10 @@ static __attribute__((noinline, unused)) int tries_of(const struct lack *lack)
     return lack->encounter > 0 ? TRIES_LATER : TRIES_MAX;
 }
 
-/* Until it has failed; true when it has. No telling leaves anything behind: *least is the smallest
- * number of descriptors so far. Not inlined, and called from one line for all places, as the
- * callers of an allocation may reach up to here and to there; so neither has a branch of which the
- * compiler could make two. */
+/* Tells the story until the failure occurred; true when it did. No telling may leak: *least is the
+ * smallest number of descriptors so far. Not inlined, and called from one line for all places, as
+ * the recorded callers may reach up to here. For the same reason it has no branch that the compiler
+ * could duplicate. */
 static __attribute__((noinline, unused)) bool fail_one(void *user, tell_function *tell,
                                                        const struct lack *lack, unsigned *least)
 {
@@ -295,12 +296,12 @@ static __attribute__((noinline, unused)) bool fail_one(void *user, tell_function
 
 struct turns {
     struct sample sample;
-    uint64_t next, allocations; /* of a telling without a failure, the longest */
+    uint64_t next, allocations; /* of the longest telling without a failure */
     uint32_t unmet, later, unmet_later;
 };
 
-/* What fails in turn: nothing, twice; each place, once and for ever; those that are met again then,
- * once; of the places those that the sample takes. False: all had their turn. */
+/* Chooses the next failure: none, twice; each place, once and for ever; the places that are met
+ * again, once; of the places those that the sample takes. False: all are done. */
 static __attribute__((noinline, unused)) bool take_turn(struct turns *turns, struct lack *out)
 {
     uint64_t seen = failing.num_seen, turn = turns->next, first_later = 2 * (1 + seen);
@@ -336,7 +337,7 @@ static __attribute__((noinline, unused)) void end_turn(struct turns *turns, cons
     turns->unmet += !is_noting(lack) && lack->encounter == 0 && !is_met;
 }
 
-/* So many allocations, or every so manieth of them, by number. */
+/* So many allocations by number, or a share of them. */
 static inline void fail_each_number(void *user, tell_function *tell, uint64_t allocations,
                                     unsigned *least)
 {
@@ -353,17 +354,17 @@ static inline void fail_each_number(void *user, tell_function *tell, uint64_t al
     assert_true(met > told / 2);
 }
 
-/* Tells it with the places that the sample takes (SAMPLE=1: every place) failing, once and for
- * ever, and with one of its later encounters failing once; where TORTURE is set with every
- * allocation by its number, too. Returns how many places there are. Tellings that lack nothing note
- * them: those too that only some come to. */
+/* Tells the story with the places of the sample (SAMPLE=1: every place) failing, once and for ever,
+ * and once at a later encounter. With TORTURE every allocation fails by its number, too. Returns
+ * the number of places. Tellings without a failure record them, also those that only some orders
+ * reach. */
 static inline uint32_t fail_each_place(void *user, tell_function *tell)
 {
     struct lack lack = {0};
     struct turns turns = {0};
     seed_random();
     turns.sample = sample_begin(PLACES_APART);
-    tell(user, &lack); /* what comes once is there */
+    tell(user, &lack); /* a place that is met once is there */
     unsigned least = count_descriptors();
     failing.num_seen = 0;
     while (take_turn(&turns, &lack)) {

@@ -1,5 +1,5 @@
-/* no_ring.h - io_uring as where a seccomp filter denies it, so that every transfer is a system call
- * that a test sees (the linker's --wrap: WRAP_ in mk/tests.mk names io_uring_queue_init). */
+/* no_ring.h - io_uring denied as by a seccomp filter, so that every transfer is a system call that
+ * a test can wrap (the linker's --wrap: WRAP_ in mk/tests.mk names io_uring_queue_init). */
 #ifndef HOLDFAST_TESTS_NO_RING_H
 #define HOLDFAST_TESTS_NO_RING_H
 

@@ -1,4 +1,4 @@
-/* parallel_bed.h - what the tests of many ranks share: a text, a run on a mesh, its outcome.
+/* parallel_bed.h - shared by the tests of many ranks: a text, a run on a mesh, its outcome.
  *
  * Ranks are threads; each mesh trains the tiny model for a few steps on a text made by a seeded
  * generator, the shards are put together to whole tensors and compared byte by byte.
@@ -41,9 +41,9 @@ extern char folder[64], tokens_path[96], marked_path[96], masked_path[96];
 int make_tokens(void **state);
 int remove_tokens(void **state);
 
-/* Settings are a text: "canonical.tp_blocks=4 model.tied_embeddings=true"; later ones win.
- * "marked" is a text of documents, "masked" the same whose documents begin with tokens that do not
- * count. What settings() makes is kept until SETTINGS_KEPT calls later. */
+/* Settings are a text: "canonical.tp_blocks=4 model.tied_embeddings=true"; later ones win. "marked"
+ * is a text of documents, "masked" the same whose documents begin with tokens that do not count.
+ * The result of settings() is valid for the next SETTINGS_KEPT calls. */
 #define SETTINGS_BYTES 2048
 #define SETTINGS_KEPT 64
 const char *settings(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -52,7 +52,7 @@ struct config configure(const char *of);
 
 /* ---- a plan ---- */
 
-/* A model by settings, for what needs no ranks. */
+/* A model by settings, for tests without ranks. */
 struct planned {
     struct config config;
     struct kernels *kernels;
@@ -61,12 +61,12 @@ struct planned {
 struct planned open_planned(const char *of);
 void close_planned(struct planned *planned);
 
-/* Rank 0 of each stage of so many ranks; what estimate_ranks() returns. */
+/* Rank 0 of each stage of so many ranks; the result of estimate_ranks(). */
 int estimated(struct dry_rank *out, uint32_t size, const char *of);
 
 /* ---- a rank ---- */
 
-/* What a test's function has on each rank: a state that was made, and samples. */
+/* Given to a test's function on each rank: an initialized state, and samples. */
 struct rank {
     struct comm *world;
     struct data *data;
@@ -88,7 +88,7 @@ int on_ranks(uint32_t size, const struct rank_options *options); /* so many thre
 
 /* ---- a run ---- */
 
-/* Everything that must not depend on the mesh. */
+/* All results that must not depend on the mesh. */
 struct outcome {
     uint32_t num_tensors;
     float *whole[PARTS][32];
@@ -116,10 +116,10 @@ size_t count_of(const struct model_tensor *tensor);
 /* Of the step that follows `step` steps. */
 uint64_t first_sample(const struct config *config, int64_t step);
 
-/* Of a test that decides otherwise. */
+/* For tests that decide otherwise. */
 extern int (*bed_decide)(struct parallel *p, const struct step_result *result);
 
-/* Of a test that counts: is called when a block's update begins and when it is posted. */
+/* For tests that count: called when a block's update begins and when it is posted. */
 extern void (*bed_at_update)(bool is_posted);
 int rank_main(struct comm *world, void *user);
 struct outcome *new_outcome(void);
@@ -143,12 +143,13 @@ void run_on(struct outcome *outcome, struct place place, int64_t first, int64_t 
 struct outcome *outcome_of(struct place place, int64_t steps, const char *of);
 void want_same(const struct outcome *a, const struct outcome *b, struct place place);
 
-/* What one rank on the CPU makes of these, kept until the end; NULL: they are refused. */
+/* The result of one rank on the CPU with these settings, kept until the end; NULL: it refuses
+ * them. */
 #define REFERENCES_MAX 160
 const struct outcome *reference_of(int64_t steps, const char *of);
 
-/* One rank with the settings of the run has the bits of a mesh with those and its own; the same of
- * many meshes; of one on which each step is made on the next mesh. */
+/* One rank with the settings `run` has the bits of a mesh with the settings `run` and `mesh`.
+ * The others: the same for many meshes; for a run that changes the mesh at each step. */
 void want_same_on(struct place place, int64_t steps, const char *run, const char *mesh);
 void want_same_everywhere(const struct place *list, size_t num, const char *run, const char *mesh);
 void want_same_moving(const struct place *moves, int64_t steps, const char *run);

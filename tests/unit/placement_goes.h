@@ -1,4 +1,4 @@
-/* placement_goes.h - of one node: is it among those that are chosen? */
+/* placement_goes.h - True when a node is among the chosen ones. */
 #ifndef HOLDFAST_TESTS_PLACEMENT_GOES_H
 #define HOLDFAST_TESTS_PLACEMENT_GOES_H
 

@@ -1,13 +1,13 @@
-/* power_bed.h - what a directory may hold after the power went: each state that a file system may
- * leave of what was done in it.
+/* power_bed.h - the possible contents of a directory after a power loss: each state that a file
+ * system may leave of the changes in it.
  *
  * The linker sends the calls below of storage/ through here (--wrap of the names in WRAP_POWER of
- * mk/tests.mk), and what they change is kept in their order. A state is a prefix of that, in which
- * what was synced is there, and of the rest any part: names come and go one by one and in any
- * order, writes and sizes are whole, lost, or torn at a sector. A sync covers what had ended before
- * it began: the bytes of its own file, or the names of its own directory and of no other. That is
- * what POSIX promises; ext4, XFS and Btrfs keep more. (Pillai et al., "All File Systems Are Not
- * Created Equal", OSDI 2014, has what programs took for granted beyond it.) */
+ * mk/tests.mk), and the bed records their changes in order. A state is a prefix of that log. Synced
+ * changes are present; of the others any subset is: names come and go one by one and in any order,
+ * writes and sizes are whole, lost, or torn at a sector. A sync covers changes that ended before it
+ * began: the bytes of its own file, or the names of its own directory and of no other. POSIX
+ * promises that much; ext4, XFS and Btrfs keep more. (Pillai et al., "All File Systems Are Not
+ * Created Equal", OSDI 2014, lists what programs wrongly assume beyond it.) */
 #ifndef HOLDFAST_TESTS_POWER_BED_H
 #define HOLDFAST_TESTS_POWER_BED_H
 
@@ -43,19 +43,20 @@ enum power_kind {
 struct power_change {
     enum power_kind kind;
     int owner; /* the node whose sync makes it durable: a directory, or the file */
-    int node;  /* LINK, MOVE: what has the name then */
+    int node;  /* LINK, MOVE: the node that the name then has */
     char name[NAME_MAX + 1], from[NAME_MAX + 1];
     off_t offset;
     size_t bytes;
     unsigned char *data;
-    unsigned synced_at; /* how many changes there were when it was durable; UINT32_MAX: it is not */
+    unsigned
+        synced_at; /* the number of changes when it became durable; UINT32_MAX: it is not durable */
 };
 
-/* What was done below one directory. */
+/* The log of one directory. */
 struct power_log {
     bool is_on;
     dev_t device;
-    unsigned num_placed; /* of the changes: what was there when it began */
+    unsigned num_placed; /* changes at the beginning: the files that were already there */
     unsigned num_changes, num_nodes;
     struct power_change changes[POWER_CHANGES_MAX];
     struct {
@@ -63,8 +64,10 @@ struct power_log {
         bool is_dir;
     } nodes[POWER_NODES_MAX];
 };
-static struct power_log power_logs[3]; /* what is told; what follows a loss of power; a second */
-static struct power_log *power = power_logs; /* that is kept, and of which states are made */
+static struct power_log
+    power_logs[3]; /* of the story, of the start after the power loss, of a second one */
+static struct power_log *power =
+    power_logs; /* the log that is recorded, or whose states are made */
 static pthread_mutex_t power_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static inline void power_must(bool holds, const char *what)
@@ -85,7 +88,7 @@ static inline int power_add_node(const struct stat *status)
     return (int)power->num_nodes++;
 }
 
-/* -1: nothing of the store. A number of a file that is gone may be that of a later one. */
+/* -1: not of the store. A removed file's inode number may be used again by a later file. */
 static inline int power_find_node(int fd)
 {
     struct stat status;
@@ -141,7 +144,7 @@ static inline void power_add_file(int fd, int node)
     free(data);
 }
 
-/* What is below the directory already; takes `fd`. */
+/* Records the files that are in the directory already; takes `fd`. */
 static inline void power_scan(int fd, int node)
 {
     DIR *directory = fdopendir(fd);
@@ -164,7 +167,7 @@ static inline void power_scan(int fd, int node)
     closedir(directory);
 }
 
-/* From here on what is done below `path` is kept; what is there already is durable. */
+/* Starts to record changes below `path`; files that exist already are durable. */
 static inline void power_record(const char *path)
 {
     struct stat status;
@@ -183,7 +186,7 @@ static inline void power_record(const char *path)
     pthread_mutex_unlock(&power_mutex);
 }
 
-/* How many changes there were; none while nothing is kept. */
+/* The number of changes; 0 while nothing is recorded. */
 static inline unsigned power_changes(void)
 {
     pthread_mutex_lock(&power_mutex);
@@ -201,7 +204,7 @@ static inline void power_stop(void)
 
 /* ---- the calls ---- */
 
-/* A call, and what it changed, at one moment. */
+/* Makes a call and records its change under one lock. */
 #define POWER_CALL(type, name, parameters, arguments, failed, keep) \
     type __real_##name parameters;                                  \
     type __wrap_##name parameters;                                  \
@@ -345,7 +348,7 @@ int __wrap_openat(int fd, const char *name, int flags, ...)
     return result;
 }
 
-/* What had ended when the sync began is durable when it has ended. */
+/* Changes that ended before the sync began are durable when the sync has ended. */
 static inline int power_sync(int fd, int (*sync)(int fd))
 {
     unsigned before = power_changes();
@@ -380,7 +383,7 @@ int __wrap_fdatasync(int fd)
 
 enum power_fate { POWER_LOST, POWER_KEPT, POWER_FIRST_PART, POWER_LAST_PART };
 
-/* Of each of the first `num_changes` changes; of what is durable KEPT. */
+/* The fate of each of the first `num_changes` changes; KEPT for the durable ones. */
 struct power_state {
     unsigned num_changes;
     unsigned char fates[POWER_CHANGES_MAX];
@@ -397,7 +400,7 @@ static inline bool power_can_tear(const struct power_change *change)
     return change->kind == POWER_DATA && change->bytes > POWER_SECTOR;
 }
 
-/* A directory as it comes out of it: names by parent, files by node. */
+/* The resulting directory: names by parent, files by node. */
 struct power_tree {
     struct {
         int parent, node;
@@ -502,7 +505,7 @@ static inline void power_write_tree(const struct power_tree *tree, int fd, int n
     }
 }
 
-/* Makes the directory `path` as the state has it. Nothing may be recorded. */
+/* Makes the directory `path` in that state. Recording must be off. */
 static inline void power_make(const struct power_state *state, const char *path)
 {
     struct power_tree *tree = calloc(1, sizeof *tree);

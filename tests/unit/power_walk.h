@@ -1,7 +1,7 @@
-/* power_walk.h - the states of power_bed.h one after the other: after every change that was kept
- * come those in which all that was not synced is lost, all is kept, one of it is lost, one is kept,
- * one is torn, every subset where it is no more than SUBSET_MAX changes, and random parts; or the
- * first two of these alone. */
+/* power_walk.h - the states of power_bed.h one after the other: after every recorded change it
+ * visits several states of the unsynced changes: all lost, all kept, one lost, one kept, one torn.
+ * It also visits every subset of up to SUBSET_MAX changes, and random ones; or only all lost and
+ * all kept. */
 #ifndef HOLDFAST_TESTS_POWER_WALK_H
 #define HOLDFAST_TESTS_POWER_WALK_H
 
@@ -14,23 +14,23 @@
 
 #include <cmocka.h>
 
-#define SUBSET_MAX 12u      /* not synced: all subsets; more: random ones */
+#define SUBSET_MAX 12u      /* up to so many unsynced changes: all subsets; more: random ones */
 #define RANDOM_STATES 6u    /* after each call */
 #define SEEN_MAX (1u << 22) /* states, by their hash */
 
 struct walk {
-    /* Looks at a state that was not seen before; the first of those after a change comes first. */
+    /* Visits a state that was not seen before; the first one after a change comes first. */
     void (*visit)(struct walk *walk, const struct power_state *state, bool is_first);
-    unsigned (*count_told)(unsigned num_changes); /* how often something was promised by then */
+    unsigned (*count_told)(unsigned num_changes); /* the number of promises at that time */
     void *user;
-    unsigned count, visited, stride; /* states; looked at: every stride-th */
+    unsigned count, visited, stride; /* states; every stride-th is visited */
     bool is_short; /* of the states after a change: those with all lost, and all kept */
     bool is_first;
     unsigned num_pending, pending[POWER_CHANGES_MAX];
     uint64_t *seen; /* SEEN_MAX hashes, 0: free */
 };
 
-/* The same parts of the same log, after which the same was told. */
+/* Equal: the same parts of the same log, after the same promises. */
 static inline uint64_t hash_state(const struct walk *walk, const struct power_state *state)
 {
     uint64_t hash = 1 + walk->count_told(state->num_changes);
@@ -98,7 +98,7 @@ static inline void draw_pending(const struct walk *walk, struct power_state *sta
     }
 }
 
-/* The power goes before the change of that number. */
+/* The power is lost before the change of that number. */
 static inline void begin_state(struct walk *walk, struct power_state *state, unsigned num_changes)
 {
     state->num_changes = num_changes;
@@ -138,7 +138,7 @@ static inline void walk_states_at(struct walk *walk, struct power_state *state,
     }
 }
 
-/* In the same order each time: `seed` begins the chances. */
+/* In the same order each time: `seed` seeds the random choices. */
 static inline void walk_states(struct walk *walk, uint64_t seed)
 {
     struct power_state state; /* a visit may walk another log */
@@ -151,7 +151,7 @@ static inline void walk_states(struct walk *walk, uint64_t seed)
     free(walk->seen);
 }
 
-/* For a walk in which nobody is told more than before it. */
+/* For a walk during which no further promises are made. */
 static inline unsigned promises_nothing(unsigned num_changes)
 {
     (void)num_changes;

@@ -1,5 +1,5 @@
-/* program_bed.h - the programs of all ranks of a pipeline, and how one of them is spoilt: what
- * trainer_program.c and trainer_axes.c share. */
+/* program_bed.h - the programs of all ranks of a pipeline, and ways to break one of them. Shared by
+ * trainer_program.c and trainer_axes.c. */
 #ifndef HOLDFAST_TESTS_PROGRAM_BED_H
 #define HOLDFAST_TESTS_PROGRAM_BED_H
 
@@ -35,8 +35,8 @@ static inline void bed_build(struct bed *bed)
     }
 }
 
-/* Blocks of o in equal stages, of which layers keep the same; two for each rank where the schedule
- * has them. */
+/* Blocks of o in equal stages, whose layers all keep `keep`; two stages for each rank where the
+ * schedule has two. */
 static inline void bed_shape(struct bed *bed, struct program_options o, enum model_keep keep)
 {
     bool has_chunks = o.schedule == PIPE_INTERLEAVED || o.schedule == PIPE_INTERLEAVED_ZERO ||
@@ -78,7 +78,7 @@ static inline uint32_t find(const struct program *p, enum op_kind kind, uint32_t
     return at;
 }
 
-/* What waits goes on to wait for the same operations. */
+/* Shifts the indices in waits, so that each still waits for the same operation. */
 static inline void move_waits(struct program *p, uint32_t at, int by)
 {
     for (uint32_t i = 0; i < p->num_ops; i++)

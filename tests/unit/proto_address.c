@@ -1,8 +1,8 @@
-/* proto_address.c - where a ckptd answers, as people write it.
+/* proto_address.c - the address of a ckptd, as users write it.
  *
- * Goal: unix:/PATH and HOST:PORT are taken apart into what the system's calls take, an address of
- * IPv6 without its brackets; all else is refused in a sentence that names the text, with a hint
- * that says the form. Method: texts by hand, at and around every limit of address.h. */
+ * Goal: unix:/PATH and HOST:PORT are parsed into the arguments of the system's calls, an IPv6
+ * address without its brackets. Any other text is refused in a sentence that quotes it, with a hint
+ * that gives the form. Method: texts by hand, at and around every limit of address.h. */
 #include "proto/base/address.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
@@ -37,7 +37,7 @@ static void expect_no_address(const char *text)
     expect_refusal(text, sentence, FORMS);
 }
 
-/* `count` letters behind `before`; `after` behind them. */
+/* `count` letters after `before`, followed by `after`. */
 static const char *with_letters(char *out, const char *before, size_t count, const char *after)
 {
     size_t at = strlen(before);

@@ -225,7 +225,7 @@ TEST(test_arena_map__what_could_become_shorter_is_refused)
     assert_int_equal(arena_map(&map, NULL, fd, 8192, PROT_READ), 0);
     assert_int_equal(munmap(map, 8192), 0);
     close(fd);
-    FILE *file = tmpfile(); /* knows no seals */
+    FILE *file = tmpfile(); /* has no seals */
     assert_non_null(file);
     assert_int_equal(ftruncate(fileno(file), 8192), 0);
     assert_int_equal(arena_map(&map, NULL, fileno(file), 8192, PROT_READ), ERR_CORRUPT);
@@ -268,7 +268,7 @@ TEST(test_arena_reserve__too_much_is_out_of_memory)
     assert_null(base);
 }
 
-/* ---- what is asked ---- */
+/* ---- requests ---- */
 
 TEST(test_arena_want__requests_add_up_and_the_earliest_end_counts)
 {
@@ -297,7 +297,7 @@ TEST(test_arena_phase__only_busy_is_busy)
     arena_set_phase(control, ARENA_PHASE_BUSY);
     assert_true(arena_is_busy(control));
     for (uint32_t bit = 1; bit < 32; bit++) {
-        control->phase = ARENA_PHASE_BUSY | 1u << bit; /* whatever a rank may write there */
+        control->phase = ARENA_PHASE_BUSY | 1u << bit; /* any value that a rank may write there */
         assert_false(arena_is_busy(control));
     }
     free(control);
@@ -335,7 +335,7 @@ static void *alternate_phases(void *argument)
     return NULL;
 }
 
-/* Whoever saw a busy phase is woken after it: were one wake-up missed, the wait would not end. */
+/* A waiter that saw a busy phase is woken after it: with a lost wake-up the wait never ends. */
 TEST(test_arena_phase__no_end_of_a_busy_phase_is_missed)
 {
     struct arena_control *control = new_control();

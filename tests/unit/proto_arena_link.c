@@ -1,8 +1,8 @@
 /* proto_arena_link.c - the client's side of the arena socket.
  *
- * Goal: a connection that ckptd closes unanswered, because its user may cost nothing more now, is
- * tried again for as long as the caller gives; where nobody listens the answer comes at once.
- * Method: a listener that closes some connections before it answers one. */
+ * Goal: a connection that ckptd closes unanswered, because its user's budget is used up, is tried
+ * again within the caller's time. Without a listener the error comes at once. Method: a listener
+ * that closes some connections before it answers one. */
 #include "proto/base/report.h"
 #include "proto/wire/arena_link.h"
 #include "tests/unit/shell.h"

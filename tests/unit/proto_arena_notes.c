@@ -1,9 +1,8 @@
-/* proto_arena_notes.c - what a rank notes of its work, and what ckptd tells of it.
+/* proto_arena_notes.c - a rank's notes about its current work, and ckptd's report of them.
  *
- * Goal: of a rank that dies or hangs the call or operation that it was in is told; of one that left
- * nothing; whatever bytes stand there, the text is short and can be printed. Method: notes in
- * memory of the test; then any bytes.
- */
+ * Goal: ckptd reports the call or operation in which a rank died or hangs, and nothing for a rank
+ * without notes. For any bytes in the notes the text is short and printable. Method: notes in
+ * memory of the test; then any bytes. */
 #include "proto/wire/arena_notes.h"
 #include "tests/unit/suite.h"
 

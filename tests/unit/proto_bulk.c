@@ -1,11 +1,10 @@
 /* proto_bulk - blocks between two machines.
  *
- * Goal: bytes arrive as they are, in order and whole; a connection that is cut goes on where it
- * was, and nothing that arrived is sent again; damage on the way is found and mended; a peer that
- * stands still, dribbles, or is not there, is an error in time; headers that cannot be meant are
- * refused. Method: the real client and server over plain TCP, through a relay that cuts, damages or
- * holds what passes; what is behind the server is an array. Who may come in is tests/integration's.
- */
+ * Goal: bytes arrive as they are, in order and whole; after a cut the transfer resumes at the same
+ * place, and no received byte is sent again. Damage on the way is found and repaired. A peer that
+ * stalls, dribbles, or is absent gives an error in time. Impossible headers are refused. Method:
+ * the real client and server over plain TCP, through a relay that cuts, damages or delays the
+ * bytes; the server's storage is an array. tests/integration tests which peers are admitted. */
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
@@ -32,14 +31,14 @@
 
 static const uint8_t ticket[BULK_TICKET_BYTES] = "a good ticket...";
 
-/* ---- what is behind the server ---- */
+/* ---- the server's storage ---- */
 
 static struct {
     unsigned char *source, *sink;
     atomic_uint puts[BLOCKS]; /* how often each number was put whole */
     atomic_bool have[BLOCKS];
     atomic_int ends;
-    bool is_late; /* HAVE is answered before what is on its way has come */
+    bool is_late; /* HAVE is answered before the bytes under way have come */
 } world;
 
 static int enter(void *user, struct bulk_entered **out, const uint8_t *shown,
@@ -110,7 +109,7 @@ static int ask(struct bulk_entered *entered, const struct bulk_request *request,
         answer->bytes = !world.is_late && request->number < BLOCKS && world.have[request->number];
     if (request->verb == BULK_END) {
         for (uint32_t i = 0; i < BLOCKS; i++)
-            assert_true(world.have[i]); /* it comes behind all */
+            assert_true(world.have[i]); /* it comes after all others */
         world.ends++;
     }
     answer->window_end = 4711;
@@ -139,8 +138,8 @@ static int listen_anywhere(uint16_t *out_port)
     return fd;
 }
 
-/* Passes bytes on between who comes and the server. Of each direction it counts the bytes, over all
- * connections, and does something at some of them. */
+/* Forwards bytes between a client and the server. For each direction it counts the bytes over all
+ * connections, and acts at some of them. */
 enum trouble { NONE, CUT, DAMAGE, HOLD };
 static struct relay {
     int listener;
@@ -148,7 +147,7 @@ static struct relay {
     pthread_t thread;
     atomic_bool is_closing;
     enum trouble trouble;
-    bool of_client;        /* of what the client sends; else of what it gets */
+    bool of_client;        /* of bytes that the client sends; otherwise of those that it receives */
     uint64_t every, times; /* the trouble comes every so many bytes, so often */
     uint64_t passed;
 } relay;
@@ -305,7 +304,7 @@ TEST(damage_on_the_way_is_mended)
     end();
 }
 
-/* Whoever comes with a hello of its own. */
+/* A peer that sends its own hello. */
 TEST(plain_bytes_are_hashed_whatever_a_client_wants)
 {
     struct bulk_hello hello = {.magic = BULK_MAGIC, .wants = BULK_UNHASHED};
@@ -390,7 +389,7 @@ static void *send_slowly(void *argument)
     return NULL;
 }
 
-/* What a read of `want` bytes says, and *out_ms how long it took. */
+/* The error of a read of `want` bytes, and in *out_ms its time. */
 static int read_from(struct sender *sender, size_t want, int64_t *out_ms)
 {
     struct timespec begun, ended;
@@ -562,7 +561,8 @@ TEST(an_address_without_a_host_is_on_the_same)
     assert_string_equal(out, "10.0.0.1:7071");
 }
 
-/* Who has to leave for a newcomer of `from`, by index; -1: nobody, -2: nobody could. */
+/* The index of the connection that has to leave for a newcomer of `from`; -1: none, -2: none
+ * can. */
 static int leaves_for(struct tls_crowd *crowd, struct tls_newcomer *all, int newcomer,
                       const char *from, bool is_full)
 {

@@ -1,8 +1,8 @@
 /* proto_histogram.c - durations, counted by their length.
  *
  * Goal: a duration counts at its bound and at every longer one, and at no shorter one; the sum and
- * the number are of all. Method: durations at, below and above each bound; what Status tells of
- * them. */
+ * the number are of all. Method: durations at, below and above each bound, and their form in
+ * Status. */
 #include "proto/base/histogram.h"
 #include "tests/unit/suite.h"
 
@@ -19,7 +19,7 @@ static json_int_t count_up_to(const struct histogram *histogram, const char *bou
     return found;
 }
 
-/* "0.001", "0.002", ...: as the bounds are told. */
+/* "0.001", "0.002", ...: the bounds as text. */
 static void name_bound(char out[24], uint32_t index)
 {
     snprintf(out, 24, "%.3f", (double)(UINT64_C(1) << index) / 1000.0);

@@ -1,8 +1,8 @@
 /* proto_json - numbers as they are written, and places where two texts differ.
  *
  * Goal: a number is written with the fewest digits that read back as the same bits; every place in
- * which two values differ is told once, by its name. Method: texts of objects that hold numbers in
- * every kind of place; pairs of texts, and what is told of them as one line. */
+ * which two values differ is reported once, by its name. Method: texts of objects that hold numbers
+ * in every kind of place; pairs of texts, and the line that reports their differences. */
 #include "proto/base/json.h"
 #include "tests/unit/suite.h"
 

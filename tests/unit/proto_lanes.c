@@ -1,9 +1,9 @@
-/* proto_lanes.c - who is served next, when some parties do not answer.
+/* proto_lanes.c - the choice of the next job, when some parties do not answer.
  *
  * Goal: jobs of one lane begin in their order and at most `limit` at once; lanes take turns; lanes
  * that are away come last, have one job each, and together never more than away_max, so one that
- * answers always finds a worker.
- * Method: the turns of a few lanes by hand; then chance, held against counts that are made anew. */
+ * answers always finds a worker. Method: the turns of a few lanes by hand; then random jobs,
+ * compared with recomputed counts. */
 #include "proto/base/lanes.h"
 #include "tests/unit/suite.h"
 

@@ -1,11 +1,11 @@
 /* proto_layout.c - boxes, the plan of a save, the plan of a load.
  *
- * Goal: whatever way the ranks cut their tensors, every element is written exactly once and every
- * reader gets it back at its place; cuts that do not tile a tensor are refused with its name.
+ * Goal: for any way in which the ranks cut their tensors, every element is written exactly once and
+ * every reader gets it back at its place; cuts that do not tile a tensor are refused with its name.
  * Method: random tensors, meshes, replicas and wanted slices. Real bytes move: each element's value
- * is made of its tensor and global place, the planned copies build the shards, box_copy builds what
- * a reader wants, and all is compared element by element. The seed is printed; SEED= repeats a run.
- * A last part fails every allocation in turn. */
+ * is made of its tensor and global place, the planned copies build the shards, box_copy builds the
+ * slices that a reader wants, and all is compared element by element. The seed is printed; SEED=
+ * repeats a run. A last part fails every allocation in turn. */
 #define ALLOCATIONS_ONLY
 #include "tests/unit/memory_bed.h"
 
@@ -63,7 +63,7 @@ static void make_tensor(struct world *world, uint32_t index)
 {
     struct tensor_meta *tensor = &world->tensors[index];
     memset(tensor, 0, sizeof(*tensor));
-    /* Names in an order of their own: the plan has to sort them. */
+    /* Names in another order: the plan has to sort them. */
     snprintf(tensor->name, sizeof(tensor->name), "t%u.weight", (index * 5 + 3) % TENSORS_MAX);
     tensor->dtype = (enum dtype)next_random(DTYPE_U64 + 1);
     tensor->dims = (uint32_t)next_random(LAYOUT_DIMS_MAX + 1);
@@ -130,7 +130,7 @@ static void deal_tensor(struct world *world, uint32_t index)
     }
 }
 
-/* What the rank holds of a slice, in fresh memory. */
+/* The rank's bytes of a slice, in fresh memory. */
 static uint8_t *hold_slice(const struct world *world, const struct slice *slice)
 {
     uint8_t *data = malloc(count_bytes(&slice->box, &slice->tensor) + 1);
@@ -488,7 +488,7 @@ TEST(test_layout_plan__sixteen_thousand_ranks_take_seconds)
                      0);
     assert_int_equal(count, TENSORS);
     double saved = now();
-    /* One reader that wants everything touches every shard. */
+    /* One reader that wants everything reads every shard. */
     struct slice whole[TENSORS];
     for (uint32_t t = 0; t < TENSORS; t++) {
         whole[t] = list[0][t];

@@ -1,8 +1,8 @@
-/* proto_layout_plan.c - the plan of a save on known meshes, and what is refused.
+/* proto_layout_plan.c - the plan of a save on known meshes, and its refusals.
  *
- * Goal: the cuts and owners for meshes that people use are the expected ones, to the number, and
- * slices that do not tile a tensor, or make no sense, are refused with the tensor's name. Method:
- * hand-made slices; expected cuts and owners written down. Random ones are in proto_layout.c. */
+ * Goal: the cuts and owners for common meshes are exactly the expected ones, and slices that do not
+ * tile a tensor, or make no sense, are refused with the tensor's name. Method: hand-made slices;
+ * expected cuts and owners written down. Random ones are in proto_layout.c. */
 #include "proto/base/report.h"
 #include "tests/unit/layout_bed.h"
 #include "tests/unit/suite.h"
@@ -281,7 +281,7 @@ TEST(test_layout_plan__refuses_a_hole_with_the_tensors_name)
         slices[r] = make_slice("layers.3.wq.weight", DTYPE_F32, 2, (uint64_t[]){9, 2});
         cut_rows(&slices[r], r, 3);
     }
-    slices[1].box.extent[0] = 2; /* row 5 is nobody's */
+    slices[1].box.extent[0] = 2; /* row 5 belongs to no rank */
     assert_null(plan(slices, 3, ERR_MISMATCH));
     assert_line_has("the slices of tensor 'layers.3.wq.weight' leave a hole: at element (5, 0)");
     slices[1].box.extent[0] = 0;

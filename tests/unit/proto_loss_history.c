@@ -1,8 +1,8 @@
-/* proto_loss_history.c - the losses that a run's checkpoints take along.
+/* proto_loss_history.c - the history of losses in a run's checkpoints.
  *
- * Goal: a history has the curve of the whole run within its bound, exactly, whatever starts made
- * it; what is no history is none. Method: steps are added whose loss tells which they are; the
- * history goes through its text. */
+ * Goal: a history has the curve of the whole run within its bound, exactly, whichever starts made
+ * it; other text is not accepted as a history. Method: each added step has its own loss; the
+ * history is written as text and read back. */
 #include "proto/model/loss_history.h"
 #include "tests/unit/suite.h"
 

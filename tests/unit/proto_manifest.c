@@ -1,7 +1,7 @@
 /* proto_manifest.c - the manifest.
  *
- * Goal: what is written is read back equal, text sections to the byte; the summary is the first
- * 4096 bytes; and no damaged or hostile manifest is taken. Method: a manifest over real plans is
+ * Goal: a written manifest is read back equal, text sections to the byte; the summary is the first
+ * 4096 bytes; and no damaged or hostile manifest is accepted. Method: a manifest over real plans is
  * written and read. Then every bit of it is flipped, it is cut at every length; and, with its
  * hashes made right again, it is changed at random and by a list of lies. The seed is printed;
  * SEED= repeats a run. */
@@ -192,7 +192,7 @@ TEST(test_manifest__read_gives_back_what_was_written)
     assert_memory_equal(read->digests, digests, sizeof(digests));
     assert_memory_equal(read->shards, shards, sizeof(shards));
     assert_same_table(read->table, manifest.table);
-    /* The same text comes of it again. */
+    /* It is written again as the same text. */
     char *again = NULL;
     size_t again_bytes = 0;
     assert_int_equal(manifest_write(&again, &again_bytes, read), 0);
@@ -332,7 +332,8 @@ TEST(test_manifest__write_takes_no_section_deeper_than_its_limit)
         assert_int_equal(manifest_write(&out, &bytes, &deep), ERR_INVALID);
         assert_non_null(strstr(report_line(), "'state'"));
     }
-    char wide[4 * JSON_DEPTH_MAX] = "{\"a\":[\"[[[[\""; /* neither strings nor neighbours count */
+    char wide[4 * JSON_DEPTH_MAX] =
+        "{\"a\":[\"[[[[\""; /* strings and neighbouring fields do not count */
     for (uint32_t i = 0; i < JSON_DEPTH_MAX; i++)
         strcat(wide, ",[]");
     deep.state_json = strcat(wide, "]}");
@@ -596,7 +597,7 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* The most bytes that were asked for at once. */
+/* The largest single allocation. */
 static size_t largest;
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
@@ -615,7 +616,7 @@ void *__wrap_calloc(size_t count, size_t bytes)
     return __real_calloc(count, bytes);
 }
 
-/* `to` in place of `from` must be refused, and soon, and ask for no absurd memory. */
+/* With `to` in place of `from` it must be refused, quickly, and without a huge allocation. */
 static void assert_refused_soon(const char *from, const char *to, size_t to_bytes, const char *says)
 {
     struct manifest *read = NULL;
@@ -652,8 +653,8 @@ TEST(test_manifest__huge_counts_are_refused_soon)
 {
     static const char summary[] = "\"shards\":3", claim[] = "\"shards\":4294967295";
     size_t bytes = 0;
-    /* Shards that are claimed and not listed: nothing is allocated for them. The padding behind the
-     * summary gives way. */
+    /* Shards that are claimed and not listed: no memory is allocated for them. The padding after
+     * the summary shrinks. */
     char *at = memmem(text, MANIFEST_SUMMARY_BYTES, summary, strlen(summary));
     struct manifest *read = NULL;
     char *changed = malloc(text_bytes);

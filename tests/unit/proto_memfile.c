@@ -1,8 +1,8 @@
 /* proto_memfile.c - a stream into memory.
  *
- * Goal: what is printed is there, whatever its size; a lack of memory is told, whenever it comes,
- * and leaves nothing but what is to be freed; no manifest has a hole. Method: the linker sends
- * realloc through this file. Run it with SANITIZER=address: leaks. */
+ * Goal: printed text is kept, whatever its size. A lack of memory is reported, whenever it occurs,
+ * and leaks nothing; no manifest has a hole. Method: the linker sends realloc through this file.
+ * Run it with SANITIZER=address: leaks. */
 #include "proto/base/memfile.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
@@ -78,7 +78,7 @@ TEST(test_memfile__a_lack_of_memory_is_told)
     assert_in_range(failed, 5, 15);
 }
 
-/* What is printed behind the place where memory was short may be there. */
+/* Text printed after memory ran out may be there. */
 TEST(test_memfile__a_manifest_with_a_hole_is_not_handed_out)
 {
     struct layout_table table = {0};

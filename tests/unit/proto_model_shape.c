@@ -1,9 +1,10 @@
-/* proto_model_shape.c - the numbers that make one Llama another.
+/* proto_model_shape.c - the shape of a Llama.
  *
  * Goal: named flavors have the published numbers of parameters, and the table of tensors has them
- * too; a shape survives config.json and the identity; a difference is named with both values; what
- * is no Llama of ours is refused. Method: published counts; texts as transformers writes them,
- * broken in one member at a time; frequencies against values that transformers computed. */
+ * too; a shape survives config.json and the identity; a difference is named with both values;
+ * models that are no supported Llama are refused. Method: published counts; texts as transformers
+ * writes them, broken in one member at a time; frequencies against values that transformers
+ * computed. */
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "proto/model/model_shape.h"
@@ -105,7 +106,7 @@ TEST(test_model_shape__the_first_llama_and_the_newest_form_are_read)
     assert_true(shape.rope == MODEL_ROPE_LINEAR && shape.rope_factor == 2.5);
 }
 
-/* What transformers 5.24.0 makes of both spellings in one file. */
+/* The result of transformers 5.24.0 for both spellings in one file. */
 TEST(test_model_shape__parts_of_the_rotary_embedding_are_found_where_they_are)
 {
 #define SIZES                                                               \
@@ -141,7 +142,7 @@ TEST(test_model_shape__an_identity_brings_the_shape_back)
     }
 }
 
-/* Earlier versions compare what a checkpoint says member by member. */
+/* Earlier versions compare a checkpoint's members one by one. */
 TEST(test_model_shape__an_untied_plain_model_has_the_identity_of_earlier_versions)
 {
     struct model_shape shape;
@@ -205,7 +206,7 @@ TEST(test_model_shape__what_is_no_llama_of_ours_is_refused)
     }
 }
 
-/* What transformers 5.23.0 gives as inv_freq for these settings, in float. */
+/* inv_freq of transformers 5.23.0 for these settings, in float. */
 TEST(test_model_shape__frequencies_are_those_of_transformers)
 {
     struct model_shape shape;

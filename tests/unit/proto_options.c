@@ -96,7 +96,7 @@ static int read_args(char *rest, const char *text, const char *const *short_keys
     return error;
 }
 
-/* What is written to stderr while `text` is read as TOML. */
+/* The text on stderr while `text` is read as TOML. */
 static void read_toml_and_notes(char notes[4096], const char *text)
 {
     int ends[2], saved = dup(STDERR_FILENO);

@@ -1,7 +1,7 @@
 /* proto_report.c - error codes, the thread's last error, the log.
  *
  * Goal: codes and texts arrive as report.h promises, per thread, and a log line is one line
- * whatever is put into it. Method: log output is captured by putting a pipe (or a pseudo terminal)
+ * whatever text it quotes. Method: log output is captured by putting a pipe (or a pseudo terminal)
  * in the place of stderr; an assertion that fails is watched from the parent of a fork. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
@@ -44,7 +44,7 @@ static void begin_capture(struct capture *capture)
     begin_capture_into(capture, ends[1], ends[0]);
 }
 
-/* All that was written since; at most what a pipe holds. */
+/* All output since then; at most the capacity of a pipe. */
 static const char *end_capture(struct capture *capture)
 {
     size_t length = 0;

@@ -1,8 +1,9 @@
 /* proto_retain.c - which checkpoints may go.
  *
- * Goal: every rule keeps what its text says, rules are OR-ed, and nothing that must stay can be
- * removed by any rules. Method: small runs by hand, then random ones against properties that a
- * second, naive reading of retain.h gives. The seed is printed; SEED= repeats a run. */
+ * Goal: every rule keeps the checkpoints that its text names, rules are OR-ed, and no rules can
+ * remove a checkpoint that must stay. Method: small runs by hand, then random ones against
+ * properties from a second, naive implementation of retain.h. The seed is printed; SEED= repeats a
+ * run. */
 #include "proto/base/report.h"
 #include "proto/format/retain.h"
 #include "proto/format/verified.h"
@@ -57,7 +58,7 @@ TEST(test_retain__each_rule_keeps_what_it_says)
     assert_int_equal(items[1].reasons, RETAIN_BEST);
 }
 
-/* Newer ones that nobody has read back may all turn out to be damaged. */
+/* Newer ones that were never read back may all turn out to be damaged. */
 TEST(test_retain__the_last_two_that_were_read_back_stay_too)
 {
     struct retain_item items[10];
@@ -86,7 +87,7 @@ TEST(test_retain__what_is_damaged_counts_nowhere)
     items[2].is_damaged = items[3].is_damaged = true;
     assert_int_equal(plan(items, 4, (struct retain_rules){.keep_last = 2}), 0);
     items[0].is_proven = false;
-    items[3].is_damaged = items[3].is_proven = false; /* of which nobody knows */
+    items[3].is_damaged = items[3].is_proven = false; /* unknown to the catalog */
     assert_int_equal(plan(items, 4, (struct retain_rules){.keep_last = 1}), 1);
     assert_int_equal(items[0].reasons, 0);
     assert_int_equal(items[1].reasons, RETAIN_GOOD | RETAIN_PROVEN);
@@ -142,7 +143,7 @@ TEST(test_retain__a_clock_that_jumped_empties_nothing)
     assert_true(items[0].reasons & RETAIN_WITHIN);
 }
 
-/* Wherever the clock jumps, and how far: what a rule keeps without the jump it keeps with it. */
+/* For any jump of the clock: a checkpoint that a rule keeps without the jump it keeps with it. */
 TEST(test_retain__a_jump_of_the_clock_only_keeps_more)
 {
     struct retain_item steady[20], jumped[20];
@@ -173,7 +174,7 @@ TEST(test_retain__a_span_shorter_than_the_usual_gap_works)
     assert_int_equal(plan(items, 10, (struct retain_rules){.keep_within = 1}), 8);
 }
 
-/* One is said to have vanished, then nobody can tell. */
+/* One has vanished, then the state is unknown. */
 static int look_once(void *user, uint32_t index)
 {
     struct retain_item *items = user;
@@ -264,7 +265,7 @@ static enum verified_known known_after(double percent, uint64_t damages)
     return found.known;
 }
 
-/* A part that matches says nothing of the rest: what was known stays known. */
+/* A matching part says nothing about the rest: known results stay known. */
 TEST(test_retain__a_note_of_verify_says_what_is_known)
 {
     struct manifest_summary summary = {
@@ -422,7 +423,7 @@ TEST(test_retain__a_cursor_of_the_scrub_is_read_as_it_was_written)
     assert_true(scrub_cursor_read(&read, 11, "1 9 8 7 6 5 4 3 2\n")); /* of an earlier version */
     assert_true(scrub_has_proven(&read, 2, 3) && scrub_has_proven(&read, 99, 2));
     assert_false(scrub_has_proven(&read, 3, 3) || scrub_has_proven(&read, 0, 4));
-    assert_true(scrub_cursor_read(&read, 11, "1 9 8 7 6 5 4\n")); /* nothing was proven */
+    assert_true(scrub_cursor_read(&read, 11, "1 9 8 7 6 5 4\n")); /* nothing was verified */
     assert_false(scrub_has_proven(&read, 0, 1));
     assert_true(scrub_cursor_read(&read, 0, "")); /* there is none */
     assert_true(read.attempt == 0 && !scrub_has_proven(&read, 0, 1));
@@ -435,7 +436,7 @@ TEST(test_retain__a_cursor_of_the_scrub_is_read_as_it_was_written)
     }
 }
 
-/* A shorter one knows nothing of what was not read. */
+/* A shorter one has no results for the rest. */
 TEST(test_retain__a_cursor_that_we_never_wrote_has_read_nothing_back)
 {
     struct scrub_cursor written = {9, 8, 7, 6, 5, 4, 30, 20, 10, 12, 13, 14, 1, 11}, read;
@@ -453,7 +454,7 @@ TEST(test_retain__a_cursor_that_we_never_wrote_has_read_nothing_back)
         "1 9 8 7 6 5 4 3\n",                      /* seven numbers */
         "1 9 8 7 6 5 4 3 2 1 1\n",                /* ten */
         "1 9 8 7 6 5 4 3 2 1 1 1 1 1 1\n",        /* fourteen */
-        "1 9 8 7 6 5 4 3 2\n\n",                  /* more behind them */
+        "1 9 8 7 6 5 4 3 2\n\n",                  /* more after them */
         "1 9 8 7 6 5 4 3 2 x\n",                  /* no number */
         "1 9 8 7 6 5 4 3 -2\n",                   /* a sign */
         "1 9 8 7 6 5 4 3 +2\n",                   /* another */
@@ -478,10 +479,10 @@ TEST(test_retain__what_was_missed_was_not_read_back_whatever_is_newer)
     assert_true(scrub_has_proven(&cursor, 19, 2) && scrub_has_proven(&cursor, 21, 2));
     assert_false(scrub_has_proven(&cursor, 20, 2));
     assert_true(scrub_has_proven(&cursor, 20, 1)); /* of another attempt */
-    scrub_cursor_except(&cursor, 90, 1);           /* and what lies between nobody knows of */
+    scrub_cursor_except(&cursor, 90, 1);           /* with unknown checkpoints in between */
     assert_true(scrub_has_proven(&cursor, 89, 1) && scrub_has_proven(&cursor, 21, 2));
     assert_false(scrub_has_proven(&cursor, 90, 1) || scrub_has_proven(&cursor, 19, 2));
-    scrub_cursor_brought(&cursor, 50, 2); /* which the pass comes to */
+    scrub_cursor_brought(&cursor, 50, 2); /* which the pass reaches */
     assert_true(cursor.missed == 0 && !scrub_has_proven(&cursor, 40, 2));
     scrub_cursor_brought(&cursor, 49, 2);
     assert_true(cursor.missed == 1);

@@ -26,7 +26,7 @@
 #define STATUS "/holdfast.v1.Checkpoint/Status"
 #define KEPT_MAX 64
 
-static atomic_bool no_memory; /* for what the tree asks of calloc() */
+static atomic_bool no_memory; /* for calls of calloc() in this tree */
 
 static bool fails(const char *name)
 {
@@ -39,7 +39,7 @@ WRAP(void *, calloc, (size_t count, size_t bytes), (count, bytes), NULL)
 struct bed {
     struct rpc_bed at;
     pthread_mutex_t mutex;
-    struct rpc_call *kept[KEPT_MAX]; /* calls of SHOW, DESCRIBE that nobody answered yet */
+    struct rpc_call *kept[KEPT_MAX]; /* calls of SHOW, DESCRIBE that are not answered yet */
     int num_kept;
     atomic_int num_refused; /* of DESCRIBE */
 };
@@ -69,7 +69,7 @@ static void handle_list(void *user, struct rpc_call *call, const ProtobufCMessag
     rpc_call_fail(call, ERR_CORRUPT);
 }
 
-/* Keeps the call: the test answers it, or nobody does. */
+/* Keeps the call: the test answers it, or it stays unanswered. */
 static void handle_show(void *user, struct rpc_call *call, const ProtobufCMessage *message)
 {
     struct bed *bed = user;
@@ -182,7 +182,7 @@ TEST_BETWEEN(test_rpc__an_error_crosses_with_all_parts_of_its_text, set_up, tear
     assert_string_equal(report_hint(), "restore it");
 }
 
-/* But FAILED_PRECONDITION, which stands for several codes that each say more than it does. */
+/* Except FAILED_PRECONDITION, which several codes map to, each more specific than it. */
 TEST(test_rpc__the_status_of_a_stock_peer_is_the_code_that_has_that_status)
 {
     static const int errors[] = {
@@ -241,7 +241,7 @@ TEST_BETWEEN(test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_
     struct bed *bed = *state;
     int error = call_hello(bed->at.client, CALL_MS), answered = 0;
     atomic_store(&no_memory, true);
-    for (; error == 0 && answered < KEPT_MAX; answered++) /* those that were asked for before */
+    for (; error == 0 && answered < KEPT_MAX; answered++) /* those that were requested before */
         error = call_hello(bed->at.client, 500);
     atomic_store(&no_memory, false);
     assert_int_equal(error, ERR_TIMEOUT);
@@ -339,7 +339,7 @@ TEST_BETWEEN(test_rpc__closing_the_server_answers_calls_in_flight, set_up, tear_
         pthread_join(callers[i].thread, NULL);
         assert_int_equal(callers[i].error, ERR_UNAVAILABLE);
     }
-    /* The owners learn nothing of it; their answers free what is left. */
+    /* The owners are not notified; their answers free the rest. */
     for (int i = 0; i < CALLERS; i++)
         rpc_call_fail(bed->kept[i], ERR_ABORTED);
 }
@@ -387,7 +387,7 @@ TEST_BETWEEN(test_rpc__unanswered_requests_take_so_much_memory_and_no_more, set_
     enum { MOST = 4000000, SMALL = RPC_SHARE_BYTES_SURE / sizeof(uint64_t) / 2, SMALL_ONES = 16 };
     struct bed *bed = *state;
     struct caller callers[KEPT_MAX];
-    for (int round = 0; round < 2; round++) { /* what was answered gives its memory back */
+    for (int round = 0; round < 2; round++) { /* answered calls free their memory */
         uint64_t bytes = 0;
         int count = 0;
         for (uint32_t numbers = MOST; numbers > 2 * SMALL; numbers /= 2)
@@ -426,7 +426,7 @@ TEST_BETWEEN(test_rpc__the_health_service_tells_serving_and_not, set_up, tear_do
     assert_int_equal(call_health(bed, ""), 1);
     assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 1);
     assert_int_equal(call_health(bed, "no.such.Service"), ERR_NOT_FOUND);
-    rpc_server_set_able(bed->at.server, false); /* it answers, and cannot do what it is for */
+    rpc_server_set_able(bed->at.server, false); /* it answers, and cannot do its work */
     assert_int_equal(call_health(bed, ""), 1);
     assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 2);
     rpc_server_set_able(bed->at.server, true);
@@ -436,7 +436,7 @@ TEST_BETWEEN(test_rpc__the_health_service_tells_serving_and_not, set_up, tear_do
     assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 2);
 }
 
-/* Anybody can make a name in /tmp; this user is one that the machine does not have. */
+/* Any user can create a name in /tmp; the machine does not have this user. */
 static void ask_as_a_user(uid_t user, const char *want)
 {
     char address[64];
@@ -460,7 +460,7 @@ TEST(test_rpc__a_default_place_that_another_user_made_is_refused)
     }
     snprintf(directory, sizeof directory, "/tmp/holdfast-%u", (unsigned)user);
     snprintf(address, sizeof address, "unix:%s/ckptd.sock", directory);
-    ask_as_a_user(user, address); /* nobody has made it */
+    ask_as_a_user(user, address); /* it does not exist */
     assert_int_equal(mkdir(directory, 0700), 0);
     ask_as_a_user(user, address); /* root's */
     assert_int_equal(chown(directory, user, 0), 0);
@@ -480,7 +480,7 @@ static void cleaned_up(void)
 
 static bool is_child;
 
-/* LeakSanitizer asks it: a child has none of the threads that hold what gRPC has. */
+/* LeakSanitizer calls it: a child has none of the threads that hold gRPC's memory. */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {

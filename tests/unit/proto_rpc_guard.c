@@ -1,11 +1,10 @@
-/* proto_rpc_guard.c - what a client can make the RPC layer do and hold.
+/* proto_rpc_guard.c - the work and memory that a client can cause in the RPC layer.
  *
- * Goal: the heads of frames are read whatever pieces they come in; each bound of rpc_frames.h stops
- * the frame that would break it and none before; a user's connections share a budget; answers that
- * a client does not read have a limit; a request that has begun ends in time; TLS passes whole.
- * Method: frames made by hand, given to rpc_frames whole and byte by byte; a server, or the guard
- * alone, between socket pairs. What the bounds do to a real ckptd:
- * tests/integration/check_flood.py. */
+ * Goal: the heads of frames are read in pieces of any size; each bound of rpc_frames.h stops the
+ * first frame beyond it and none before; a user's connections share a budget; answers that a client
+ * does not read have a limit; a started request ends in time; TLS passes unchanged. Method: frames
+ * made by hand, given to rpc_frames whole and byte by byte; a server, or the guard alone, between
+ * socket pairs. tests/integration/check_flood.py tests the bounds on a real ckptd. */
 #include "proto/base/report.h"
 #include "proto/tls/stream.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -94,7 +93,7 @@ TEST(test_frames__streams_are_open_until_somebody_ends_them)
     }
 }
 
-/* What comes again is the last byte of the head that may not pass. */
+/* Bytes that come again begin with the last byte of the refused head. */
 static void expect_stop(struct rpc_frames *frames, const struct text *text, size_t before)
 {
     FOR_PIECES
@@ -148,7 +147,7 @@ TEST(test_frames__data_waits_while_unfinished_requests_hold_the_allowance)
     expect_stop(&frames, &text, before);
 }
 
-/* The first call costs what there is; the data of the second wait, as all does. */
+/* The first call uses up the budget; the data of the second waits, as everything does. */
 TEST(test_frames__nothing_passes_when_the_users_budget_is_spent)
 {
     static struct text text;
@@ -202,7 +201,7 @@ TEST(test_frames__what_has_begun_gets_late_until_it_is_whole_and_bytes_give_time
     begin(&text, &frames);
     put(&text, HTTP2_SETTINGS, 0, 0, 6);
     expect_late(&text, 10, 10000); /* a part of a head, */
-    expect_late(&text, 1, 10000);  /* of what follows it, */
+    expect_late(&text, 1, 10000);  /* of the following frames, */
     expect_late(&text, 0, 0);
     put(&text, HTTP2_HEADERS, HTTP2_END_STREAM, 1, 40);
     expect_late(&text, 0, 10000); /* of a header block, */
@@ -236,7 +235,7 @@ TEST(test_budget__all_connections_of_a_user_have_one_account)
     assert_false(rpc_account_is_empty(again));
     first->left = 0;
     assert_true(rpc_account_is_empty(first) && !rpc_account_is_empty(other));
-    rpc_budget_sweep(&budget, 0); /* the stranger's is full, and nobody keeps it */
+    rpc_budget_sweep(&budget, 0); /* the stranger's is full, and its connection is closed */
     assert_true(budget.accounts == first && first->next == NULL);
     for (int64_t now = 1; now <= 1000; now++) /* in steps that are no whole millisecond's worth */
         rpc_account_refill(first, now);
@@ -284,7 +283,7 @@ TEST(test_frames__what_no_client_needs_closes_the_connection)
 
 /* ---- answers ---- */
 
-/* What the server says to each call, and how many it has answered or refused. */
+/* The server's answers to each call, and the number of calls answered or refused. */
 struct hello {
     char *version;
     atomic_int told;
@@ -310,8 +309,8 @@ static void ask(int fd, uint32_t stream)
         http2_send_frame(fd, HTTP2_DATA, HTTP2_END_STREAM, stream, message, sizeof message));
 }
 
-/* How many calls were answered, and not refused, for a client that lets the server send whatever it
- * has and reads nothing before all calls are over. */
+/* The number of calls answered, and not refused, for a client that lets the server send all its
+ * data and reads nothing before all calls are over. */
 static int count_answered(int fd, struct hello *hello)
 {
     static const uint8_t endless[4] = {0x7f}, window[6] = {0, 4, 0x7f};
@@ -359,7 +358,7 @@ TEST(test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_more)
     memset(hello.version, 'x', ANSWER_BYTES);
     hello.version[ANSWER_BYTES] = 0;
     assert_int_equal(rpc_server_open(&server, &options), 0);
-    for (int round = 0; round < 2; round++) { /* what was read gives its memory back */
+    for (int round = 0; round < 2; round++) { /* data that was read frees its memory */
         int pair[2];
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
         setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -444,7 +443,7 @@ static void close_ends(struct ends *ends)
     close(ends->grpc_end);
 }
 
-/* All but `missing` bytes of a call, in two pieces of data. */
+/* A call without its last `missing` bytes, in two pieces of data. */
 static size_t send_request(const struct ends *ends, size_t missing)
 {
     static struct text text;
@@ -457,7 +456,7 @@ static size_t send_request(const struct ends *ends, size_t missing)
     return text.count - missing;
 }
 
-/* Until so many bytes have come to the library's end, or the guard has hung up. */
+/* Waits until so many bytes have reached the library's end, or the guard has hung up. */
 static size_t receive(int fd, size_t want)
 {
     uint8_t data[256];
@@ -517,7 +516,7 @@ TEST(test_guard__a_slow_link_keeps_its_ticket_and_one_that_stands_still_does_not
     rpc_guard_close(guard);
 }
 
-/* The last frame has to wait for what a user may cost, for longer than a request may take. */
+/* The last frame waits for the user's budget, for longer than a request may take. */
 TEST(test_guard__a_request_that_it_holds_back_is_not_late)
 {
     struct ends held;
@@ -531,8 +530,8 @@ TEST(test_guard__a_request_that_it_holds_back_is_not_late)
 
 /* ---- TLS ---- */
 
-/* What TLS has decrypted and the guard has not read is in no socket. The handshake has cost the
- * address more than it had. */
+/* Data that TLS has decrypted and the guard has not read is in no socket. The handshake has used
+ * more than the address's budget. */
 TEST(test_guard__a_record_of_a_verified_client_passes_whole_and_its_address_has_paid)
 {
     const char *parent = getenv("TMPDIR");

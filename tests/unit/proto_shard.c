@@ -1,12 +1,12 @@
 /* proto_shard.c - names, geometry and header of a shard file.
  *
- * Goal: what is written is read back equal, stock safetensors opens it, its geometry does not
- * depend on the step, and no damaged or hostile header is taken or read beyond its end. Method: a
+ * Goal: a written header is read back equal, stock safetensors opens it, its geometry does not
+ * depend on the step. No damaged or hostile header is accepted or read beyond its end. Method: a
  * header over tensors of several types is parsed back; then every bit of it is changed, it is cut
- * at every length (in a block of exactly that size, so
- * that AddressSanitizer sees any step beyond), and, with its hash made right again, changed at
- * random and by a list of lies. A whole file is opened with Python's safetensors where that is
- * installed. The seed is printed; SEED= repeats a run. */
+ * at every length (in a block of exactly that size, so that AddressSanitizer sees any step beyond),
+ * and, with its hash made right again, changed at random and by a list of lies. A whole file is
+ * opened with Python's safetensors where that is installed. The seed is printed; SEED= repeats a
+ * run. */
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
 #include "proto/format/shard.h"
@@ -245,7 +245,7 @@ TEST(test_shard__the_largest_header_fits_where_it_was_measured)
     }
 }
 
-/* A header with these numbers, after which a canary stands, and what is read from it. */
+/* A header with these numbers, followed by a canary, and the result of reading it. */
 static void check_numbers(uint8_t *header, uint64_t step, uint64_t attempt)
 {
     struct shard_identity identity = bed.identity;
@@ -369,7 +369,7 @@ TEST(test_shard__parse_refuses_every_flipped_bit)
         header[bit / 8] ^= (uint8_t)(1u << (bit % 8));
         int error = shard_header_parse(&parsed, &need, header, length, bed.geometry.file_bytes);
         header[bit / 8] ^= (uint8_t)(1u << (bit % 8));
-        /* A longer length than was read may only ask for more of the file. */
+        /* A length beyond the bytes that were read may only ask for more of the file. */
         bool asks =
             error == ERR_BUSY && bit < 64 && need > length && need < bed.geometry.file_bytes;
         if (error != ERR_CORRUPT && !asks)
@@ -411,7 +411,7 @@ static void expect_header(struct shard_expected *expected, const struct shard_ge
     free(header);
 }
 
-/* A data_start that leaves too little room, for the tensors too or for what follows them. */
+/* A data_start that leaves too little room, also for the tensors or for the sections after them. */
 static void expect_no_header(struct shard_expected *expected, struct shard_geometry geometry,
                              const struct layout_table *table, const struct shard_tensor *tensors,
                              uint32_t count, const struct shard_identity *identity)
@@ -451,7 +451,7 @@ static void expect_headers(const struct layout_table *table, uint32_t shards)
     shard_expected_free(&expected);
 }
 
-/* Each tensor has the place and the shape of its own layout, of however many. */
+/* Each tensor has the place and the shape of its layout, for any number of them. */
 TEST(test_shard__tensors_of_many_layouts_lie_where_theirs_do)
 {
     enum { MANY = 80 };
@@ -486,7 +486,7 @@ TEST(test_shard__tensors_of_many_layouts_lie_where_theirs_do)
     layout_table_free(table);
 }
 
-/* What verify compares a file's header with. */
+/* The expectations of verify for a file's header. */
 TEST(test_shard__what_a_reader_expects_is_what_was_written)
 {
     expect_headers(bed.table, RANKS);
@@ -636,7 +636,8 @@ TEST(test_shard__parse_survives_random_texts_under_a_right_hash)
             assert_true(error == ERR_CORRUPT || error == ERR_VERSION);
             continue;
         }
-        /* Taken: then it differs in names and numbers of its identity, which nothing else tells. */
+        /* Accepted: then it differs in names and numbers of its identity, which no other field
+         * shows. */
         uint64_t bytes = 0;
         accepted++;
         assert_int_equal(parsed.num_tensors, 5);

@@ -1,8 +1,8 @@
 /* proto_stacks.c - stacks of threads, when asked and in a crash.
  *
- * Goal: each thread that has joined prints where it is and goes on with its memory as it was, also
- * what lies below its stack pointer; a crash prints, and ends the process by its own signal.
- * Method: stderr is a file; a child crashes. */
+ * Goal: each thread that has joined prints its stack and continues with unchanged memory, also
+ * below its stack pointer; a crash prints, and ends the process by its own signal. Method: stderr
+ * is a file; a child crashes. */
 #include "proto/base/sanitized.h"
 #include "proto/base/stacks.h"
 #include "tests/unit/suite.h"
@@ -67,7 +67,7 @@ TEST(test_stacks__a_thread_prints_where_it_is_and_goes_on_untouched)
 {
     pthread_t thread;
     if (IS_SANITIZED)
-        skip(); /* what a frame lies next to is not ours then */
+        skip(); /* the memory beside a frame is not ours then */
     assert_int_equal(pthread_create(&thread, NULL, keep_below, NULL), 0);
     while (!is_ready)
         usleep(1000);
@@ -94,7 +94,7 @@ static void crash(void)
 {
     pid_t child = fork();
     if (child == 0) {
-        stacks_start(); /* cmocka has handlers of its own */
+        stacks_start(); /* cmocka has its own handlers */
         stacks_join(5);
         *nowhere = 1;
         _exit(0);

@@ -1,4 +1,4 @@
-/* random.h - random numbers of a test that can be had again: splitmix64. The seed is SEED of the
+/* random.h - reproducible random numbers of a test: splitmix64. The seed is SEED of the
  * environment, or the clock's; it is printed. tests/run sets SEED=1 unless the caller does. */
 #ifndef HOLDFAST_TESTS_RANDOM_H
 #define HOLDFAST_TESTS_RANDOM_H
@@ -24,7 +24,7 @@ static inline uint64_t next_random(uint64_t below)
     return splitmix64(&random_state) % below;
 }
 
-/* How often something random is done: the number of that name in the environment, or `usual`. */
+/* How often a random test repeats: the number of that name in the environment, or `usual`. */
 static inline uint64_t random_rounds(const char *name, uint64_t usual)
 {
     const char *given = getenv(name);

@@ -1,6 +1,6 @@
 /* rpc_bed.h - a server of rpc.h and a client of it in one process. The client connects to a unix
- * socket of the test; a thread accepts and hands the sockets to the server, as ckptd's door does.
- */
+ * socket of the test; a thread accepts and hands the sockets to the server, as ckptd's listener
+ * does. */
 #ifndef HOLDFAST_TESTS_RPC_BED_H
 #define HOLDFAST_TESTS_RPC_BED_H
 

@@ -1,9 +1,8 @@
-/* sample.h - which trials of a matrix are made, such as each operation failing in each way.
+/* sample.h - chooses the trials of a matrix, such as each operation failing in each way.
  *
- * A matrix is gone through in its order, so that one trial in so many, from one by chance on, has
- * some of every stretch of it; where that number is a prime, some of every row and column too.
- * `make test` makes so many, the same each time (SEED=1). SAMPLE=N makes another share, SAMPLE=1
- * every trial, as does TORTURE=1. */
+ * A matrix is walked in order. One trial in N is made, from a random start on, which covers every
+ * stretch of it. A prime N also covers every row and column. `make test` makes the same ones each
+ * time (SEED=1). SAMPLE=N makes another share, SAMPLE=1 every trial, as does TORTURE=1. */
 #ifndef HOLDFAST_TESTS_SAMPLE_H
 #define HOLDFAST_TESTS_SAMPLE_H
 
@@ -12,7 +11,7 @@
 #include <stdbool.h>
 
 struct sample {
-    uint64_t one_in, next; /* trials; the number of the next one, from a start by chance */
+    uint64_t one_in, next; /* trials; the number of the next one, from a random start */
 };
 
 static inline uint64_t sample_one_in(uint64_t usual)
@@ -29,7 +28,7 @@ static inline struct sample sample_begin(uint64_t usual)
     return (struct sample){one_in, next_random(one_in)};
 }
 
-/* Is the next trial one that is made? */
+/* True when the next trial is made. */
 static inline bool sample_takes(struct sample *sample)
 {
     return sample->next++ % sample->one_in == 0;

@@ -1,4 +1,4 @@
-/* shell.h - what a test has the shell do. */
+/* shell.h - commands that a test runs by the shell. */
 #ifndef HOLDFAST_TESTS_SHELL_H
 #define HOLDFAST_TESTS_SHELL_H
 
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* A command that works. */
+/* Runs a command that must succeed. */
 static inline void shell(const char *format, ...)
 {
     char command[1500];

@@ -1,5 +1,5 @@
-/* sim.h - what simulated worlds have in common: chance from a seed, faults, a trace, the first
- * invariant that broke; and the tests that run many worlds.
+/* sim.h - shared by simulated worlds: random choices from a seed, faults, a trace, the first broken
+ * invariant; and the tests that run many worlds.
  *
  *     struct world { struct sim sim; ... };
  *     static struct world world;
@@ -29,7 +29,7 @@
 
 struct sim {
     uint64_t random, trace, events;
-    uint32_t faults; /* per thousand chances */
+    uint32_t faults; /* per thousand random choices */
     bool is_said;
     const char *broken; /* the first invariant that did not hold */
 };
@@ -38,7 +38,7 @@ struct sim {
 struct sim_total {
     const char *what;
     const uint64_t *count; /* of the world that has just run */
-    bool is_frequent;      /* more than one per world, or a world shows too little */
+    bool is_frequent;      /* more than one per world; otherwise a world covers too little */
 };
 
 static inline uint32_t below(struct sim *sim, uint32_t limit)
@@ -83,7 +83,7 @@ static inline double sim_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* `sim`: of the world that `run` fills. */
+/* `sim`: that of the world which `run` fills. */
 static inline void sim_run_many(const struct sim *sim, void (*run)(uint64_t seed),
                                 const struct sim_total *totals, uint32_t num_totals)
 {

@@ -1,6 +1,6 @@
 /* sim_nodes_bed.h - the world of ckptd_sim_nodes.c: nodes with a disk and a process, links between
- * them that fail, and trainers whose ranks live on the nodes. What ckptd decides is decided by its
- * own code: the machines commit.c, coordinating.c, joining.c, participating.c, placement.c,
+ * them that fail, and trainers whose ranks live on the nodes. Every decision of ckptd is made by
+ * its own code: the machines commit.c, coordinating.c, joining.c, participating.c, placement.c,
  * precommit.c, quorum.c and transfer.c. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_BED_H
 #define HOLDFAST_TESTS_SIM_NODES_BED_H
@@ -34,32 +34,32 @@
 
 static const char *const domains[NODES] = {"a", "b", "c", "c"};
 
-/* A save, as nobody in the world sees it whole. */
+/* A save, as seen from outside: no node of the world sees all of it. */
 struct made {
-    uint64_t attempt, step, id; /* the id in the machine of */
+    uint64_t attempt, step, id; /* its id in the commit machine */
     uint32_t leader, boot, store, nonce;
     uint32_t ranks, holder[RANKS_MAX];
     uint64_t asked[RANKS_MAX]; /* by which call the rank began it */
-    uint32_t lost;             /* a bit per node whose disk was lost since it began */
-    uint64_t acked;            /* the event at which it was called committed; 0: never */
-    bool is_replicated;        /* and that it is on two domains */
-    uint8_t digests;           /* of the shards at other nodes: its coordinator has them */
+    uint32_t lost;             /* a bit per node whose disk was lost since the save began */
+    uint64_t acked;            /* the event at which it was acknowledged as committed; 0: never */
+    bool is_replicated;        /* and as being on two domains */
+    uint8_t digests;           /* of shards at other nodes: the coordinator has them */
     uint8_t offered;           /* a bit per node that it went to before its commit */
     struct coordinating coordinating;
 };
 
-/* What a disk has of it: a bit per shard. */
+/* A disk's part of it: a bit per shard. */
 struct held {
-    uint8_t shards, named; /* written and synced; and their names, too */
-    bool mark, manifest, is_sent /* by another node */;
+    uint8_t shards, named; /* written and synced; and their names durable, too */
+    bool mark, manifest, is_sent /* sent by another node */;
 };
 
-/* What a node has in memory of its part of a save that another coordinates. */
+/* A node's memory of its part of a save that another coordinates. */
 struct part {
     bool is_live;
     struct participating machine;
-    uint64_t call;                               /* its report that is under way; 0: none */
-    uint32_t from;                               /* who has the manifest */
+    uint64_t call;                               /* the report under way; 0: none */
+    uint32_t from;                               /* the node that has the manifest */
     uint8_t begun, ended, durable, failed, told; /* a bit per rank */
 };
 
@@ -68,29 +68,29 @@ struct pending {
     uint64_t save, number;
 };
 
-/* A number on its way. */
+/* A request for a number, under way. */
 struct taking {
     bool is_busy;
     uint64_t number;
     uint32_t nonce;
-    uint32_t waiting; /* bits of those that are asked */
+    uint32_t waiting; /* bits of the nodes that are asked */
     enum quorum_state state;
     struct quorum quorum;
 };
 
-/* A copy on its way. */
+/* A copy, under way. */
 struct sending {
     struct transfer transfer;
     struct transfer_action due;
     uint32_t save;
-    bool is_waiting; /* for what went there before */
+    bool is_waiting; /* for shards sent there earlier */
 };
 
-/* What goes there before the commit of its save; at the node itself, what comes. */
+/* Shards sent there before the commit of their save; at the node itself, those received. */
 struct early {
     struct precommit machine;
     uint32_t save, next;
-    enum precommit_action due;   /* a claim, a removal or the end of the lease is under way */
+    enum precommit_action due;   /* a claim, a removal or the release of the lease is under way */
     uint8_t begun, moving, made; /* a bit per shard */
     bool is_claimed, has_failed;
 };
@@ -105,20 +105,22 @@ struct node {
     struct commit *commit;
     struct pending pending[PENDING_MAX];
     uint32_t num_pending;
-    uint64_t newest;                   /* number that it has heard of */
-    uint64_t open;                     /* attempt that it serves; 0: none */
-    uint32_t leader;                   /* who coordinates that */
-    uint8_t own, described, connected; /* bits of its ranks: here; of them those that have come */
-    uint8_t group;                     /* as coordinator: that are known */
+    uint64_t newest; /* the highest number it knows */
+    uint64_t open;   /* attempt that it serves; 0: none */
+    uint32_t leader; /* its coordinator */
+    uint8_t own, described,
+        connected; /* bits of its ranks: here; and of them those that have come */
+    uint8_t group; /* as coordinator: the known ranks */
     bool has_plan;
     struct joining joining;
     bool told[RANKS_MAX];
     struct joining_call asks; /* the Join that is under way, */
     uint64_t join_call;       /* and its number; 0: none */
     uint32_t opens_for;       /* the trainer whose start it performs */
-    uint64_t must_know;       /* acknowledged saves that the nodes it looked at held whole */
-    uint64_t lost_before;     /* disks, when it looked */
-    uint64_t answered_before; /* the highest number then */
+    uint64_t
+        must_know; /* acknowledged saves that were whole at the nodes that answered its start */
+    uint64_t lost_before;     /* disks at that time */
+    uint64_t answered_before; /* the highest number at that time */
     struct taking taking;
     bool was_committed[SAVES_MAX], is_kept[SAVES_MAX];
     struct part parts[SAVES_MAX];
@@ -129,15 +131,15 @@ struct node {
     struct early early[NODES];
 };
 
-/* A start of the run: ranks on nodes. The one before may still be there, on the other side of a
- * cut. */
+/* A start of the run: ranks on nodes. The start before may still run on the other side of a
+ * partition. */
 struct trainer {
     bool is_up, is_opening;
     uint64_t attempt, step;
     uint32_t leader, ranks, node[RANKS_MAX];
-    uint32_t boot[RANKS_MAX];                    /* of the node when it described itself */
+    uint32_t boot[RANKS_MAX];                    /* of the node when the rank described itself */
     uint64_t begun[RANKS_MAX], ended[RANKS_MAX]; /* steps */
-    uint64_t asked[RANKS_MAX];                   /* the call that begins its step */
+    uint64_t asked[RANKS_MAX];                   /* the call by which the rank begins its step */
     uint32_t in[RANKS_MAX];                      /* the save of it, or NOBODY */
 };
 
@@ -156,7 +158,7 @@ struct message {
     uint32_t trainer, rank, save;
     uint64_t attempt, step, asked;
     uint64_t call;                      /* of a report, and of its answer: */
-    struct participating_report report; /* what it says, */
+    struct participating_report report; /* the report's contents, */
     uint8_t ranks, digests;             /* of which ranks, and with whose digests */
     Holdfast__V1__PartState states[RANKS_MAX];
     uint64_t ended;                      /* a bit per save that the rank has ended */
@@ -164,7 +166,7 @@ struct message {
     uint32_t world_size;                 /* of a Join */
     int error;
     Holdfast__V1__PartVerdict verdict;
-    uint32_t manifest_at; /* that node has the manifest; else it comes with the verdict */
+    uint32_t manifest_at; /* that node has the manifest; otherwise it comes with the verdict */
 };
 
 struct world {
@@ -182,7 +184,8 @@ struct world {
     bool is_ending;        /* the run saves no more */
     uint64_t answered;     /* the highest number of an attempt */
     uint64_t num_acked, num_replicated, num_given, num_opened, num_refused, num_crashed, num_lost;
-    bool is_doubted[ATTEMPTS_MAX]; /* a disk, and numbers on it, was lost while it was taken */
+    bool is_doubted[ATTEMPTS_MAX]; /* a disk, with its numbers, was lost while the number was taken
+                                    */
 };
 
 /* ---- links ---- */
@@ -267,7 +270,7 @@ static uint32_t domains_of(uint32_t nodes)
     return count;
 }
 
-/* The number of a node in the machine of another, which is 0 there. */
+/* The index of a node in the machine of another, which is 0 there. */
 static uint32_t number_at(uint32_t leader, uint32_t node)
 {
     return (node + NODES - leader) % NODES;

@@ -1,5 +1,5 @@
-/* sim_nodes_ckptd.h - what a simulated ckptd of ckptd_sim_nodes.c knows, decides and tells: around
- * the machines of ckptd. */
+/* sim_nodes_ckptd.h - the knowledge, decisions and messages of a simulated ckptd of
+ * ckptd_sim_nodes.c, around the machines of ckptd. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 #define HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 
@@ -9,9 +9,9 @@
 static void end_early(struct world *world, struct node *node, const struct made *made,
                       bool is_committed);
 
-/* ---- what a node knows of the others ---- */
+/* ---- a node's knowledge of the others ---- */
 
-/* As refresh_read.c: of a run also the newest number. */
+/* Like refresh_read.c: also reads the newest number of a run. */
 static void look_at(const struct world *world, struct node *node, uint32_t peer)
 {
     memcpy(node->knows[peer], world->nodes[peer].held, sizeof node->knows[peer]);
@@ -21,7 +21,7 @@ static void look_at(const struct world *world, struct node *node, uint32_t peer)
     node->is_away[peer] = false;
 }
 
-/* A look sees the store; and this node's own is always seen. */
+/* A refresh reads the other node's store; a node always sees its own. */
 static void look_round(struct world *world, struct node *node)
 {
     for (uint32_t p = 0; p < NODES; p++) {
@@ -47,7 +47,7 @@ static bool knows_whole(const struct node *node, uint32_t peer, const struct mad
     return held->manifest && (held->shards & held->named) == all_shards(made);
 }
 
-/* As copies.c. */
+/* Like copies.c. */
 static void list_sites(struct site out[NODES], const struct node *node, const struct made *made,
                        uint32_t save)
 {
@@ -68,7 +68,7 @@ static void list_sites(struct site out[NODES], const struct node *node, const st
 
 /* ---- a coordinator's saves ---- */
 
-/* As majority.c: the nodes are named in the order of their numbers. */
+/* Like majority.c: the nodes are named in the order of their numbers. */
 static void ask_next(struct node *node)
 {
     uint16_t by_name[NODES - 1];
@@ -99,7 +99,7 @@ static void acknowledge(struct world *world, struct node *node, struct made *mad
     node->was_committed[index_of(world, made)] = true;
 }
 
-/* As catalog_set_places: who holds a shard has the manifest, as far as is known. */
+/* Like catalog_set_places: a node that holds a shard has the manifest, as far as is known. */
 static void list_places(struct world *world, struct node *node, const struct made *made)
 {
     uint32_t save = index_of(world, made);
@@ -111,7 +111,7 @@ static void list_places(struct world *world, struct node *node, const struct mad
     }
 }
 
-/* The newest of which every shard is known. */
+/* The newest checkpoint of which every shard is known. */
 static struct made *find_newest(struct world *world, const struct node *node)
 {
     struct made *newest = NULL;
@@ -170,7 +170,8 @@ static void opened(struct world *world, struct node *node, uint64_t number)
 static void not_opened(struct world *world, struct node *node)
 {
     if (node->opens_for != NOBODY)
-        world->trainers[node->opens_for].is_up = false; /* exit 75: it is started again */
+        world->trainers[node->opens_for].is_up =
+            false; /* exit 75: the service manager starts it again */
     node->opens_for = NOBODY;
     world->num_refused++;
 }
@@ -192,7 +193,7 @@ static void perform(struct world *world, struct node *node, const struct commit_
             list_places(world, node, made);
             end_early(world, node, made, false);
             break;
-        case COMMIT_PLACE: /* the holders ask */
+        case COMMIT_PLACE: /* the nodes that hold shards ask */
             break;
         case COMMIT_TAKE:
             node->taking = (struct taking){.is_busy = true,
@@ -254,7 +255,7 @@ static void complete(struct world *world, struct node *node)
     case COMMIT_PUBLISH:
         publish(world, node, pending.save, fails);
         return;
-    default: /* COMMIT_DISCARD: the mark goes last */
+    default: /* COMMIT_DISCARD: the mark is removed last */
         if (precommit_has(&node->early[node->index].machine, made)) {
             node->pending[node->num_pending++] = pending;
             return;
@@ -266,7 +267,7 @@ static void complete(struct world *world, struct node *node)
     perform(world, node, &list);
 }
 
-/* The next peer of a number that is being taken, or this node itself at the end. */
+/* The next peer of a number that is being taken, or at the end this node itself. */
 static void go_on_taking(struct world *world, struct node *node)
 {
     struct commit_actions list = {0};
@@ -306,9 +307,9 @@ static void go_on_taking(struct world *world, struct node *node)
     perform(world, node, &list);
 }
 
-/* ---- the coordinator hears ---- */
+/* ---- messages to the coordinator ---- */
 
-/* Its node can name it to the coordinator (`present` of Join). */
+/* True when its node can name it to the coordinator (`present` of Join). */
 static bool is_present(const struct world *world, const struct node *node, const struct made *made,
                        uint32_t rank)
 {
@@ -327,7 +328,8 @@ struct looked_at {
     const struct made *made;
 };
 
-/* A node has left that tells nothing of its part of a save, and a rank that it does not name. */
+/* A node has left that reports nothing about its part of a save, and a rank that it does not
+ * name. */
 static struct coordinating_rank look_at_rank(const void *user, uint32_t rank)
 {
     const struct looked_at *at = user;
@@ -339,7 +341,7 @@ static struct coordinating_rank look_at_rank(const void *user, uint32_t rank)
         .is_unnamed = !is_present(at->world, at->node, at->made, rank)};
 }
 
-/* `peer`: it has restarted; NOBODY: who is silent. */
+/* `peer` has restarted; NOBODY: some participants are silent. */
 static void give_up_all(struct world *world, struct node *node, uint32_t peer)
 {
     for (uint32_t s = 0; s < world->num_made; s++) {
@@ -393,7 +395,7 @@ static void take_report(struct world *world, struct node *node, struct made *mad
     perform(world, node, &list);
 }
 
-/* What the coordinator answers about a save that is not in work; false: nothing. */
+/* The coordinator's answer about a save that is not in work; false: none. */
 static bool recall(struct world *world, const struct node *node, const struct message *message,
                    Holdfast__V1__PartVerdict *out)
 {
@@ -420,7 +422,7 @@ static void hear_report(struct world *world, struct node *node, const struct mes
                                                .says_placed = message->report.is_placed,
                                                .has_missed = message->report.has_missed};
     bool is_led = made->leader == node->index && made->boot == node->boot;
-    struct message verdict = *message; /* the node knows what it has said */
+    struct message verdict = *message; /* the node knows its own report */
     verdict.kind = MESSAGE_VERDICT;
     verdict.from = verdict.manifest_at = node->index;
     verdict.to = message->from;
@@ -458,7 +460,7 @@ static uint32_t make(struct world *world, const struct node *node, const struct 
     return world->num_made++;
 }
 
-/* At the coordinator. The save; or NOBODY, and *out_error. */
+/* At the coordinator: the save, or NOBODY and *out_error. */
 static uint32_t begin_at(struct world *world, struct node *node, uint32_t which, uint32_t rank,
                          uint64_t step, uint64_t asked, int *out_error)
 {
@@ -489,7 +491,7 @@ static uint32_t begin_at(struct world *world, struct node *node, uint32_t which,
     return save;
 }
 
-/* The rank copies into its image from now on. */
+/* The rank copies into its image from here on. */
 static void begun(struct world *world, uint32_t which, uint32_t rank, uint32_t save)
 {
     struct trainer *trainer = &world->trainers[which];
@@ -512,7 +514,7 @@ static bool is_of(const struct world *world, const struct message *message)
     return trainer->is_up && !trainer->is_opening && trainer->attempt == message->attempt;
 }
 
-/* Every rank of the attempt that it coordinates is known. */
+/* True when the coordinator knows every rank of the attempt. */
 static bool has_plan(const struct node *node, const struct trainer *trainer)
 {
     return node->open == trainer->attempt && node->leader == node->index &&
@@ -526,7 +528,7 @@ static void hear_join(struct world *world, struct node *node, const struct messa
     answer.kind = MESSAGE_JOINED;
     answer.from = node->index;
     answer.to = message->from;
-    if (commit_may_resume(node->commit, message->attempt)) /* it asks again */
+    if (commit_may_resume(node->commit, message->attempt)) /* the rank asks again */
         resume(node, message->attempt, message->world_size);
     else
         answer.error = commit_check(node->commit, message->attempt);
@@ -568,7 +570,7 @@ static void hear_begin(struct world *world, struct node *node, const struct mess
     post(world, answer);
 }
 
-/* What is full is asked again; else the trainer goes without the save of this step. */
+/* A rank retries while images are full; otherwise the trainer skips the save of this step. */
 static void refused(struct trainer *trainer, int error)
 {
     if (error == ERR_BUSY)
@@ -605,7 +607,7 @@ static void deliver(struct world *world)
     const struct message message = world->messages[which];
     struct node *to = &world->nodes[message.to];
     bool is_lost = fault(&world->sim) || !reaches(world, message.from, message.to);
-    if (is_lost || !fault(&world->sim)) /* else it comes once more */
+    if (is_lost || !fault(&world->sim)) /* otherwise it comes once more */
         world->messages[which] = world->messages[--world->num_messages];
     note(&world->sim, is_lost ? "lost" : "deliver", message.kind, message.to);
     if (is_lost)

@@ -1,5 +1,5 @@
-/* sim_nodes_disk.h - a simulated node of ckptd_sim_nodes.c: its disk, its memory, its end,
- * and the copies that it sends to others. */
+/* sim_nodes_disk.h - a simulated node of ckptd_sim_nodes.c: its disk, its memory, its crash, and
+ * the copies that it sends to others. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_DISK_H
 #define HOLDFAST_TESTS_SIM_NODES_DISK_H
 
@@ -8,7 +8,7 @@
 
 /* ---- a node's disk and memory ---- */
 
-/* A shard that was announced is written and synced, or fails. */
+/* Writes and syncs an announced shard, or fails. */
 static void write_shard(struct world *world, struct node *node)
 {
     uint32_t first = world->num_made > 0 ? below(&world->sim, world->num_made) : 0;
@@ -50,8 +50,8 @@ static bool is_left(const struct world *world, const struct node *node, uint32_t
            world->made[save].leader != node->index;
 }
 
-/* A part that is live reports, or its report's deadline is over; one that was left here asks what
- * became of it. */
+/* A live part reports, or the deadline of its report expires; a part left by an earlier process
+ * asks for its outcome. */
 static void report_some(struct world *world, struct node *node)
 {
     uint32_t first = world->num_made > 0 ? below(&world->sim, world->num_made) : 0;
@@ -79,7 +79,7 @@ static void start_process(struct world *world, struct node *node)
         struct held *held = &node->held[s];
         bool is_own = world->made[s].leader == node->index || held->is_sent;
         if (held->mark && !held->manifest && is_own)
-            *held = (struct held){0}; /* its mark proves it unfinished (scan.c) */
+            *held = (struct held){0}; /* its mark shows that it is unfinished (scan.c) */
         if (held->manifest && world->made[s].attempt > newest)
             newest = world->made[s].attempt;
     }
@@ -119,7 +119,7 @@ static void crash(struct world *world, struct node *node, bool loses_disk)
 
 /* ---- copies ---- */
 
-/* Some node, reachable, of which this one knows that it has the shard. */
+/* A reachable node that, as far as this one knows, has the shard. */
 static bool find_source(const struct world *world, const struct node *node, uint32_t save,
                         uint32_t shard)
 {
@@ -146,7 +146,7 @@ static bool is_sending(const struct node *node, uint32_t to)
            node->sending[to].due.kind != TRANSFER_NOTHING;
 }
 
-/* The save, and the node that is to get it; NOBODY: none. */
+/* The save and the node to send it to; NOBODY: none. */
 static uint32_t pick(const struct world *world, const struct node *node, uint32_t *out_to)
 {
     for (uint32_t s = world->num_made; s-- > 0;) {
@@ -173,7 +173,7 @@ static void start_sending(struct world *world, struct node *node, uint32_t to)
     sending->due = transfer_begin(&sending->transfer, world->made[sending->save].ranks, 100);
 }
 
-/* To a node to which nothing goes, nothing goes on that went before. */
+/* Sends the picked save. When none is picked, idle targets drop the shards that were sent early. */
 static void begin_transfer(struct world *world, struct node *node)
 {
     uint32_t to, save = pick(world, node, &to);
@@ -206,7 +206,7 @@ static void held_there(struct world *world, struct node *node, uint32_t to, uint
                            .named = all_shards(&world->made[save])};
 }
 
-/* What a request to another node comes to: it has its effect, and is answered. */
+/* Delivers a request to another node: it takes effect and is answered. */
 static void go_on_sending(struct world *world, struct node *node)
 {
     uint32_t at = below(&world->sim, NODES), tries = 0;
@@ -272,12 +272,12 @@ static void go_on_sending(struct world *world, struct node *node)
     case TRANSFER_HELD:
         held_there(world, node, to->index, sending->save);
         break;
-    default: /* TRANSFER_OVER: as drain.c, no more until the next start */
+    default: /* TRANSFER_OVER: like drain.c, no more until the next start */
         node->is_given_up[to->index][sending->save] = true;
     }
 }
 
-/* Of any domain no disk is needed. */
+/* True when the loss of any one domain leaves the save whole. */
 static bool is_whole_without_one(const struct world *world, uint32_t save)
 {
     for (uint32_t n = 0; n < NODES; n++) {
@@ -290,7 +290,7 @@ static bool is_whole_without_one(const struct world *world, uint32_t save)
     return true;
 }
 
-/* What this node would say of the level of what it has. */
+/* The level that this node reports for its checkpoints. */
 static void acknowledge_replicated(struct world *world, const struct node *node)
 {
     for (uint32_t s = 0; s < world->num_made; s++) {

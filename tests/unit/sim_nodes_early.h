@@ -1,6 +1,6 @@
-/* sim_nodes_early.h - a simulated node of ckptd_sim_nodes.c performs what machines/precommit.c
- * decides: of the saves that it coordinates shards go to other nodes before the commit, and those
- * of other nodes come here. */
+/* sim_nodes_early.h - a simulated node of ckptd_sim_nodes.c performs the decisions of
+ * machines/precommit.c. Before the commit it sends shards of the saves that it coordinates to other
+ * nodes, and receives those of other nodes. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_EARLY_H
 #define HOLDFAST_TESTS_SIM_NODES_EARLY_H
 
@@ -8,7 +8,7 @@
 
 static void start_sending(struct world *world, struct node *node, uint32_t to);
 
-/* The attempt's number and the mark of the directory, at the other node. */
+/* The attempt's number, and the directory's mark at the other node. */
 static enum publication claim_copy(struct node *to, const struct made *made, struct held *held)
 {
     uint32_t *owner = &to->owner[made->attempt];
@@ -34,7 +34,7 @@ static void begin_next_early(struct world *world, struct node *node, uint32_t to
         begin_early(world, node, to, node->early[to].next);
 }
 
-/* The replication takes what went before. */
+/* The replication uses the shards that were sent before. */
 static void given(struct world *world, struct node *node, uint32_t to)
 {
     struct early *early = &node->early[to];
@@ -59,7 +59,7 @@ static void perform_early(struct world *world, struct node *node, uint32_t to,
     switch (action) {
     case PRECOMMIT_NOTHING:
     case PRECOMMIT_LATER:
-    case PRECOMMIT_START: /* one after the other: go_on_early() */
+    case PRECOMMIT_START: /* one after the other: go_on_early() sends the next */
         break;
     case PRECOMMIT_STOP:
         perform_early(world, node, to,
@@ -109,7 +109,7 @@ static void begin_early(struct world *world, struct node *node, uint32_t to, uin
     perform_early(world, node, to, action);
 }
 
-/* As replicate_save_begun(): to a node without a part, or here where others have one. */
+/* Like replicate_save_begun(): to a node without a part, or to this node where others have one. */
 static void offer_early(struct world *world, struct node *node)
 {
     uint32_t to = below(&world->sim, NODES);
@@ -134,7 +134,7 @@ static void end_early(struct world *world, struct node *node, const struct made 
                       precommit_ended(&node->early[to].machine, made, is_committed));
 }
 
-/* False: the checkpoint waits for what went before its commit, or another's. */
+/* False: the checkpoint waits for shards sent before its commit or another's. */
 static bool give_early(struct world *world, struct node *node, uint32_t to, uint32_t save)
 {
     struct early *early = &node->early[to];
@@ -149,7 +149,8 @@ static bool give_early(struct world *world, struct node *node, uint32_t to, uint
     return !is_in_the_way;
 }
 
-/* A lease that ends: the other node removes what has no manifest, unless somebody else sends it. */
+/* A lease ends: the other node removes shards without a manifest, unless another node still sends
+ * them. */
 static void end_lease(const struct world *world, struct node *to, uint32_t save)
 {
     struct held *held = &to->held[save];
@@ -161,7 +162,7 @@ static void end_lease(const struct world *world, struct node *to, uint32_t save)
         *held = (struct held){0};
 }
 
-/* What was under way has come to its end. */
+/* Work under way has ended. */
 static void complete_early(struct world *world, struct node *node, struct node *to)
 {
     struct early *early = &node->early[to->index];
@@ -194,7 +195,7 @@ static uint8_t some_bit(struct sim *sim, uint8_t bits)
     return bit;
 }
 
-/* Something that is under way ends, or a shard starts. */
+/* Ends one operation under way, or starts a shard. */
 static void go_on_early(struct world *world, struct node *node)
 {
     struct node *to = &world->nodes[below(&world->sim, NODES)];

@@ -1,6 +1,6 @@
-/* sim_nodes_part.h - a simulated node of ckptd_sim_nodes.c performs what machines/participating.c
- * and machines/joining.c decide: its part of a save that another coordinates, which attempt it
- * serves, and what it tells of its ranks. */
+/* sim_nodes_part.h - a simulated node of ckptd_sim_nodes.c performs the decisions of
+ * machines/participating.c and machines/joining.c: its part of a save that another coordinates, the
+ * attempt that it serves, and its reports about its ranks. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_PART_H
 #define HOLDFAST_TESTS_SIM_NODES_PART_H
 
@@ -83,7 +83,7 @@ static void change_part(struct world *world, struct node *node, uint32_t save)
         perform_part(world, node, save, participating_changed(&node->parts[save].machine));
 }
 
-/* As join_leave: another attempt comes. */
+/* Like join_leave: another attempt comes. */
 static void leave_parts(struct world *world, struct node *node)
 {
     for (uint32_t s = 0; s < SAVES_MAX; s++) {
@@ -135,14 +135,15 @@ static void report(struct world *world, struct node *node, uint32_t save)
     post(world, message);
 }
 
-/* The answer to its report; or to what recover_parts.c asks about a part that was left. */
+/* Handles the answer to its report, or to the question of recover_parts.c about a part that was
+ * left. */
 static void heed(struct world *world, struct node *node, const struct message *message)
 {
     uint32_t save = message->save;
     const struct held *held = &node->held[save];
     struct part *part = &node->parts[save];
     if (part->call != message->call || (!part->is_live && (!held->mark || held->manifest)))
-        return; /* the call is over, or it is no part any more */
+        return; /* the call is over, or the part has ended */
     part->call = 0;
     part->from = message->manifest_at;
     part->told |= message->digests;
@@ -187,7 +188,7 @@ static void join_next(struct world *world, struct node *node)
                                  .has_slices = !node->told[call.rank]});
 }
 
-/* The ranks that wait for the plan are refused: the trainer ends. */
+/* Refuses the ranks that wait for the plan: the trainer ends. */
 static void fail_join(struct world *world, const struct node *node)
 {
     for (uint32_t t = 0; t < TRAINERS && !node->has_plan; t++)
@@ -211,7 +212,7 @@ static void hear_joined(struct world *world, struct node *node, const struct joi
         join_next(world, node);
 }
 
-/* Time goes by at a node that another coordinates. */
+/* Time passes at a node that another coordinates. */
 static void go_on_joining(struct world *world, struct node *node)
 {
     if (node->join_call == 0)
@@ -246,7 +247,7 @@ static void follow(struct world *world, struct node *node, const struct trainer 
     node->joining = (struct joining){.told = node->told, .num_ranks = trainer->ranks};
 }
 
-/* As describe.c, after a restart. */
+/* Like describe.c, after a restart. */
 static bool resume(struct node *node, uint64_t attempt, uint32_t ranks)
 {
     if (node->open != 0 || commit_resume(node->commit, attempt, ranks) != 0)
@@ -256,7 +257,7 @@ static bool resume(struct node *node, uint64_t attempt, uint32_t ranks)
     return true;
 }
 
-/* As settle_arrival of join_save.c: does the rank's node serve the attempt from now on? */
+/* Like settle_arrival of join_save.c: true when the rank's node serves the attempt from here on. */
 static bool join_node(struct world *world, struct node *node, const struct trainer *trainer)
 {
     struct commit_actions list = {0};

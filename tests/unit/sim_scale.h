@@ -4,7 +4,7 @@
  * Method. The coordinator decides by machines/commit.c and machines/coordinating.c and writes a
  * manifest with proto/format/manifest.c; the nodes report as peers/join_part.c does. Every message
  * is packed and unpacked as on the wire. The nodes come in an order of the seed, and one message in
- * sixteen comes twice. `scale` counts what crosses the coordinator's link.
+ * sixteen comes twice. `scale` counts the messages and bytes on the coordinator's link.
  *
  * Left out: gRPC and TLS below the messages, the ranks' own rings, and the disks. The manifest goes
  * beside the messages: from the coordinator (bytes_manifests), or from one node to another
@@ -40,10 +40,9 @@ struct scale {
     uint32_t ranks, nodes;
     uint64_t random, step;
     struct commit *machine;
-    struct manifest
-        manifest;          /* what the plan says of the shards; its digests are of the last save */
-    uint32_t *num_tensors; /* by rank */
-    uint32_t *order;       /* of the nodes, in which they come */
+    struct manifest manifest;  /* the plan's part about shards; its digests are of the last save */
+    uint32_t *num_tensors;     /* by rank */
+    uint32_t *order;           /* of the nodes, in which they come */
     bool *is_placed, *is_told; /* by node: it has the manifest; its digests were answered */
     char *text;                /* of the manifest */
     size_t text_bytes;
@@ -141,7 +140,7 @@ static inline void scale_close(struct scale *scale)
 
 /* ---- messages ---- */
 
-/* What the other side has of it; to be freed. */
+/* The unpacked message as the receiver has it; the caller frees it. */
 static inline ProtobufCMessage *scale_send(struct scale *scale, const ProtobufCMessage *message,
                                            uint64_t *bytes)
 {
@@ -190,7 +189,7 @@ static inline uint64_t scale_begin_at(struct scale *scale, uint32_t rank)
     struct commit_actions actions = {0};
     const struct commit_save *known = commit_find_step(scale->machine, scale->step);
     uint64_t id = known ? known->id : 0;
-    if (!known || known->ranks[rank] == RANK_ABSENT) /* else it comes twice */
+    if (!known || known->ranks[rank] == RANK_ABSENT) /* otherwise it comes twice */
         scale_check(commit_begin(scale->machine, &actions, &id, 1, rank, scale->step), "begin");
     scale_perform(scale, &actions);
     return id;
@@ -213,14 +212,14 @@ static inline void scale_take(struct scale *scale, uint64_t save, const Holdfast
     scale_perform(scale, &actions);
 }
 
-/* None has left. */
+/* No participant has left. */
 static inline struct coordinating_rank scale_rank(const void *user, uint32_t rank)
 {
     (void)user;
     return (struct coordinating_rank){.node = rank / SCALE_RANKS_PER_NODE};
 }
 
-/* The answer; the manifest goes beside it. */
+/* The coordinator's answer; the manifest goes beside it. */
 static inline Holdfast__V1__PartVerdict scale_send_answer(struct scale *scale,
                                                           const struct coordinating_answer *answer)
 {
@@ -294,7 +293,7 @@ static inline void scale_begin(struct scale *scale, uint32_t node, uint32_t rank
     }
 }
 
-/* As fill() in peers/join_part.c: all that the node knows of its part. */
+/* Like fill() in peers/join_part.c: the node's whole report about its part. */
 static inline Holdfast__V1__PartVerdict scale_report(struct scale *scale, uint32_t node,
                                                      Holdfast__V1__PartState state)
 {
@@ -361,7 +360,7 @@ static inline void scale_shuffle(struct scale *scale)
     }
 }
 
-/* Each node tells once how far its ranks are. How many heard `verdict`. */
+/* Each node reports once. Returns how many heard `verdict`. */
 static inline uint32_t scale_round(struct scale *scale, Holdfast__V1__PartState state,
                                    Holdfast__V1__PartVerdict verdict)
 {
@@ -372,8 +371,8 @@ static inline uint32_t scale_round(struct scale *scale, Holdfast__V1__PartState 
     return count;
 }
 
-/* A save of the next step, from the first BeginPart until every node has heard that it is
- * committed. False: it was not. */
+/* A save of the next step, from the first BeginPart until every node knows that it is committed.
+ * False: it was not committed. */
 static inline bool scale_save(struct scale *scale)
 {
     const Holdfast__V1__PartState durable = HOLDFAST__V1__PART_STATE__PART_DURABLE;

@@ -1,5 +1,5 @@
-/* simgpu_bed.h - what the tests of a CUDA GPU as a device share: a device on simulated GPUs, two
- * lanes, and buffers with values that are known. */
+/* simgpu_bed.h - shared by the tests of a CUDA GPU as a device: a device on simulated GPUs, two
+ * lanes, and buffers with known values. */
 #ifndef HOLDFAST_TESTS_SIMGPU_BED_H
 #define HOLDFAST_TESTS_SIMGPU_BED_H
 
@@ -96,7 +96,7 @@ static inline bool is_all(const float *values, float plus)
     return true;
 }
 
-/* Of a child that does the work; 0: it ends. */
+/* The signal that ends a child that does the work; 0: it exits. */
 static inline int signal_of(void (*work)(struct bed *), struct bed *bed)
 {
     int status = 0;
@@ -110,7 +110,7 @@ static inline int signal_of(void (*work)(struct bed *), struct bed *bed)
     return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
-/* Of these, apart by blanks, each once and for ever. What `check` does when one failed. */
+/* Fails each of these (separated by blanks) once and for ever. `check` runs after a failure. */
 static inline void fail_each(const char *calls, int (*work)(const char *settings),
                              void (*check)(const char *call))
 {

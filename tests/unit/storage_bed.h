@@ -1,5 +1,5 @@
-/* storage_bed.h - what the tests of storage/ share: a directory of their own, aligned buffers with
- * a pattern, and requests that are waited for in numbers. */
+/* storage_bed.h - shared by the tests of storage/: a directory per process, aligned buffers with a
+ * pattern, and requests that a test waits for by count. */
 #ifndef HOLDFAST_TESTS_STORAGE_BED_H
 #define HOLDFAST_TESTS_STORAGE_BED_H
 
@@ -25,8 +25,8 @@
 
 #define BED_PATH_BYTES 256
 
-/* Where the system refuses io_uring a test is skipped. That is asked without our engine, by a call
- * that lacks its argument: what is permitted fails for that. */
+/* Skips a test where the system refuses io_uring. The check avoids our engine: it makes a call
+ * without its argument, which fails for that reason where io_uring is permitted. */
 static inline bool bed_has_io_uring(void)
 {
     return syscall(SYS_io_uring_setup, 1, NULL) >= 0 || errno == EFAULT;
@@ -80,7 +80,7 @@ static inline void bed_fill(unsigned char *data, size_t bytes, uint64_t number)
         data[i] = (unsigned char)(1 + (i * 31 + i / STORAGE_ALIGN * 7 + number * 131) % 251);
 }
 
-/* Counts callbacks, and sees when two run at once: `running` is a plain variable on purpose. */
+/* Counts callbacks, and detects two at once: `running` is a plain variable on purpose. */
 struct bed_wait {
     pthread_mutex_t mutex;
     pthread_cond_t more;

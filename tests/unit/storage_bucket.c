@@ -1,4 +1,4 @@
-/* storage_bucket.c - the parts of the back-end s3 that need no server, and a driver for those who
+/* storage_bucket.c - the parts of the back-end s3 that need no server, and a driver for tests that
  * have one.
  *
  * Goal: signatures are AWS's, answers of a hostile server break nothing, times of day and names are
@@ -247,7 +247,7 @@ struct drive {
     const char *name; /* of the command */
     char arguments[4][1024];
     int num_arguments;
-    char answer[2048]; /* behind "OK" */
+    char answer[2048]; /* after "OK" */
 };
 
 static unsigned char *drive_data(uint64_t bytes, unsigned seed)

@@ -1,14 +1,14 @@
 /* storage_calls.c - each system call of the local back-end fails, once and for ever, with each
- * errno that it may have, or does less than it was asked.
+ * errno that it may have, or transfers fewer bytes than asked.
  *
- * Goal: every function of storage.h then answers 0 or a code, takes no descriptor and no file with
- * it, leaves what was there before as it was, and never tells less than the truth: a publish whose
- * name was there says ERR_IO, for a power loss may bring it back. Short transfers change nothing.
- * Method: calls_bed.h between storage/ and the system; each case is a short use of a store on the
- * pwrite engine, repeated with its n-th call failing until it has no such call. make test makes one
- * in PLANS_APART of these plans, so that each call meets some and each errno some calls; SEED=
- * repeats a run, SAMPLE=1 makes all (sample.h). The io_uring engine makes its calls in the kernel:
- * storage_uring.c has those. */
+ * Goal: every function of storage.h then answers 0 or a code, leaks no descriptor and no file,
+ * leaves existing files unchanged, and hides no failure: a publish whose new name was made answers
+ * ERR_IO, as a power loss may bring the name back. Short transfers change nothing. Method:
+ * calls_bed.h between storage/ and the system; each case is a short use of a store on the pwrite
+ * engine, repeated with its n-th call failing, for n = 1, 2, ... until it has no such call. make
+ * test makes one in PLANS_APART of these plans, so that each call gets some errnos and each errno
+ * some calls; SEED= repeats a run, SAMPLE=1 makes all (sample.h). The io_uring engine makes its
+ * calls in the kernel: storage_uring.c has those. */
 #include "storage/store/store.h"
 #include "tests/unit/calls_bed.h"
 #include "tests/unit/in_memory.h"
@@ -189,7 +189,7 @@ static int use_lock_and_space(void)
     return error;
 }
 
-/* A reader who is told that it holds a lease is found by whoever wants to remove. */
+/* A reader that got a lease is visible to every remover. */
 static int use_lease(void)
 {
     struct storage *storage = open_plain();
@@ -262,7 +262,7 @@ static unsigned run_case(int (*use)(void), unsigned first, int number, bool for_
                             : "once",
                  error, report_line(), count_descriptors(), before);
     check_older();
-    if (!for_ever) /* what cannot be removed any more stays, hidden */
+    if (!for_ever) /* a file that cannot be removed any more stays, hidden */
         assert_int_equal(nftw(directory, find_temporary, 16, FTW_PHYS), 0);
     struct storage *storage = open_plain(); /* for the next plan */
     storage_remove(storage, "run/new/deep/shard");
@@ -276,10 +276,10 @@ static unsigned run_case(int (*use)(void), unsigned first, int number, bool for_
     return calls;
 }
 
-/* What happens at a call. */
+/* The failure at a call. */
 static const struct happening {
     int number;    /* errno; 0: the transfer is short */
-    bool can_last; /* who is interrupted tries again, for as long as that is so */
+    bool can_last; /* an interrupted caller retries as long as EINTR comes */
 } happenings[] = {{EIO, true},        {ENOSPC, true},    {EDQUOT, true}, {EROFS, true},
                   {EACCES, true},     {EPERM, true},     {EMFILE, true}, {ENFILE, true},
                   {ENOMEM, true},     {ESTALE, true},    {EINVAL, true}, {EFBIG, true},

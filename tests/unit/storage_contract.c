@@ -1,7 +1,7 @@
-/* storage_contract.c - what every back-end must do, on every back-end and both engines.
+/* storage_contract.c - the contract of every back-end, on every back-end and both engines.
  *
- * Goal: callers need not know which back-end they have. Method: one list of cases, run once for
- * each row of a table of back-ends on a fresh store; the name of a case carries the row's name. */
+ * Goal: callers need not know their back-end. Method: one list of cases, run once for each row of a
+ * table of back-ends on a fresh store; the name of a case carries the row's name. */
 #include "storage/numbered.h"
 #include "tests/unit/storage_bed.h"
 #include "tests/unit/suite.h"
@@ -254,7 +254,7 @@ TEST(test_storage__of_numbered_objects_the_highest_counts)
     assert_int_equal(storage_fetch_numbered(storage, "run/n", &number, text, sizeof text), 0);
     assert_true(number == 2);
     assert_string_equal(text, "second ");
-    /* What was left of older ones goes with the next. */
+    /* Remains of older ones are removed with the next. */
     assert_int_equal(storage_publish_numbered(storage, "run/n", 2, "third"), 0);
     assert_true(!bed_exists(storage, "run/n/00000000000000000001") &&
                 bed_exists(storage, "run/n/00000000000000000002"));
@@ -395,7 +395,7 @@ TEST(test_storage__replace_puts_one_object_in_the_place_of_another)
         assert_int_equal(storage_fetch(storage, "run/a.new", text, 1, &bytes), ERR_NOT_FOUND);
     }
     assert_int_equal(storage_transfer(storage, STORAGE_READ, object, 0, data, BLOCK), 0);
-    assert_memory_equal(data, expected, BLOCK); /* who has it open keeps its bytes */
+    assert_memory_equal(data, expected, BLOCK); /* a process that has it open keeps its bytes */
     storage_object_close(storage, object);
     free(expected);
     free(data);
@@ -597,7 +597,7 @@ TEST(test_storage__callback_of_a_refused_request_may_submit)
     free(chain.data);
 }
 
-/* What is in data[0] goes out from buffer 0 and comes back into buffer 1, data[1]. */
+/* data[0] is written from buffer 0 and read back into buffer 1, data[1]. */
 static void write_and_read_registered(const char *name, unsigned char *const data[2])
 {
     struct storage_object *object;

@@ -1,10 +1,9 @@
 /* storage_engine.c - the two engines below `local`.
  *
- * Goal: both carry out what was submitted before they close, and tell a file that ends early;
- * io_uring's refusals are met. Method: plain files; what a privileged process is never refused is
- * tried in a child without privileges. Errors and short transfers: storage_calls.c,
- * storage_uring.c.
- */
+ * Goal: both complete submitted requests before they close, and report a file that ends early;
+ * io_uring's refusals are handled. Method: plain files; refusals that a privileged process never
+ * gets are tested in an unprivileged child. Errors and short transfers: storage_calls.c,
+ * storage_uring.c. */
 #include "tests/unit/storage_bed.h"
 #include "tests/unit/suite.h"
 
@@ -234,7 +233,7 @@ TEST_BETWEEN(test_uring__raises_the_soft_limit_of_locked_memory, setup, teardown
                         comes_later);
 }
 
-/* ---- what a ring may do ---- */
+/* ---- permissions of a ring ---- */
 
 static int result_of_entry(struct io_uring *ring, unsigned op)
 {

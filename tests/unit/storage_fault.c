@@ -1,8 +1,8 @@
 /* storage_fault.c - the wrapper that injects faults, which other tests rely on.
  *
- * Goal: errors come at their rate; what was synced is never lost by a crash, what was not may be.
- * Method: lost=1 loses all that is not durable, lost=0 nothing, lost=0.4 mixes by the seed. That
- * each operation fails once is counted by the tests of storage/store/. */
+ * Goal: errors come at their rate; a crash never loses synced data, and may lose the rest. Method:
+ * lost=1 loses all that is not durable, lost=0 nothing, lost=0.4 mixes by the seed. The tests of
+ * storage/store/ count that each operation fails once. */
 #include "tests/fault/storage_fault.h"
 #include "storage/engine/measured.h"
 #include "tests/unit/storage_bed.h"
@@ -93,8 +93,8 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* The percentiles of three writes, which wait up to 0.4 s, beside the time of the middle one and of
- * the slowest: up to a quarter more, and what the test takes for its own less. */
+/* The percentiles of three writes that wait up to 0.4 s, compared with the time of the middle one
+ * and of the slowest: up to a quarter more, and less by the test's own time. */
 TEST(test_fault__a_store_tells_how_many_requests_it_had_and_how_long_they_took)
 {
     struct storage *storage = open_fault("delay_us=400000:memory:");
@@ -175,7 +175,7 @@ TEST(test_fault_crash__unsynced_names_vanish_with_what_is_below)
     bed_put(storage, NULL, "half/dir/shard", BYTES, 1);
     assert_int_equal(storage_sync_names(storage, "half"), 0); /* half/dir yes, its shard no */
     bed_put(storage, NULL, "old/shard", BYTES, 1);            /* its name is not synced */
-    bed_put(storage, NULL, "new/dir/shard", BYTES, 1);        /* nor is its directory's */
+    bed_put(storage, NULL, "new/dir/shard", BYTES, 1);        /* nor is the name of its directory */
     assert_int_equal(storage_fault_crash(storage), 0);
     assert_true(bed_exists(storage, "old/manifest"));
     assert_false(bed_exists(storage, "old/shard"));
@@ -220,7 +220,7 @@ TEST(test_fault_crash__a_name_made_anew_does_not_turn_into_the_old_one)
 
 /* ---- renames ---- */
 
-/* run/step, durable with what is in it, is run/trash/step.1 from now on; of which nothing is. */
+/* run/step, durable with its contents, becomes run/trash/step.1, whose contents are not durable. */
 static struct storage *rename_step(const char *where)
 {
     struct storage *storage = open_fault(where);
@@ -308,7 +308,7 @@ TEST(test_fault__a_rename_that_fails_late_was_carried_out)
 
 /* ---- pages ---- */
 
-/* What a page shows after a crash: 'k'ept, 'l'ost, 't'orn. */
+/* The state of a page after a crash: 'k'ept, 'l'ost, 't'orn. */
 static char state_of_page(const unsigned char *page, const unsigned char *written)
 {
     bool any_kept = false, any_lost = false;

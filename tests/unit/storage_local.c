@@ -1,11 +1,10 @@
-/* storage_local.c - what only the directory back-end does.
+/* storage_local.c - behaviour of the directory back-end alone.
  *
- * Goal: nothing leads out of the store, one writer holds it, a full disk and a system that refuses
- * things are ordinary. Method: a fresh directory per case; links, FIFOs and leftovers are planted
- * by hand; a full disk is a small tmpfs and a file system without O_DIRECT is a ramfs, mounted in a
- * mount namespace of a child (needs root, else the case is skipped); io_uring is refused, and syncs
- * fail, by a seccomp filter in a child.
- */
+ * Goal: no path leads out of the store, one writer locks it, a full disk and refusals of the system
+ * are handled. Method: a fresh directory per case; links, FIFOs and leftovers are planted by hand;
+ * a full disk is a small tmpfs and a file system without O_DIRECT is a ramfs, mounted in a mount
+ * namespace of a child (needs root, else the case is skipped); io_uring is refused, and syncs fail,
+ * by a seccomp filter in a child. */
 #include "storage/store/store.h"
 #include "tests/unit/storage_bed.h"
 #include "tests/unit/suite.h"
@@ -92,7 +91,7 @@ static void skip_child(void)
     _exit(77);
 }
 
-/* Runs `check` in a child; what it asserts with CHECK ends the child, and the case. */
+/* Runs `check` in a child; a failed CHECK there ends the child, and fails the case. */
 static void in_child(void (*check)(void))
 {
     pid_t child = fork();
@@ -133,7 +132,7 @@ TEST_BETWEEN(test_local__open_refuses_a_path_that_is_no_directory, setup, teardo
 
 static char refusal[512]; /* of the last that was refused */
 
-/* What a daemon asks for; 0 or the error. Others open it whatever it says. */
+/* The mode that a daemon asks for; 0 or the error. Others open it with any mode. */
 static int open_ours_alone(void)
 {
     struct storage *storage;
@@ -185,7 +184,8 @@ static void check_root_of_root(void)
         printf("# skipped: becoming another user needs root\n");
         skip_child();
     }
-    CHECK(mkdir(where, 0755) == 0 && chdir(where) == 0); /* what is above is for root alone */
+    CHECK(mkdir(where, 0755) == 0 &&
+          chdir(where) == 0); /* the directories above are for root alone */
     CHECK(setgid(12345) == 0 && setuid(12345) == 0);
     struct storage *storage; /* that nothing can be written there is for the lock to say */
     CHECK(storage_open(&storage, &storage_local, ".",
@@ -355,7 +355,7 @@ TEST_BETWEEN(test_local__whose_lock_file_another_made_changes_nothing_more, setu
     storage_close(storage);
 }
 
-/* ---- systems that refuse things; each in a child of its own ---- */
+/* ---- systems that refuse calls; each in a separate child ---- */
 
 static void mount_or_skip(const char *type, const char *options, const char *where)
 {

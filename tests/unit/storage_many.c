@@ -1,9 +1,8 @@
-/* storage_many.c - one look at each of many objects, several at once.
+/* storage_many.c - a check of each of many objects, several at once.
  *
- * Goal: each is looked at once; as many at once as the back-end answers, and never more; the error
- * is the one that the same looks would end with one after the other. Method: a store in memory that
- * says it is far away and answers AT_ONCE looks; looks wait for each other.
- */
+ * Goal: each is checked once; as many at once as the back-end answers, and never more; the error is
+ * that of the same checks made in sequence. Method: a store in memory that counts as remote and
+ * answers AT_ONCE checks; checks wait for each other. */
 #include "storage/engine/backend.h"
 #include "tests/unit/suite.h"
 
@@ -19,7 +18,7 @@ static struct storage_ops far_ops;
 
 struct bed {
     struct storage *storage;
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the fields below */
     pthread_cond_t changed;
     uint32_t num_begun, num_now, num_most, looked[COUNT];
     bool has_failed; /* the look of index 5 */
@@ -36,7 +35,7 @@ static void bed_open(struct bed *bed)
     base->num_at_once = AT_ONCE;
 }
 
-/* Under the mutex: until it is so, or too late. */
+/* Under the mutex: waits until the condition holds, or time runs out. */
 static void wait_until(struct bed *bed, bool (*is_so)(const struct bed *bed))
 {
     struct timespec end;

@@ -1,8 +1,8 @@
-/* storage_memory.c - what only the memory back-end does: its limits.
+/* storage_memory.c - behaviour of the memory back-end alone: its limits.
  *
  * Goal: a full tier is refused, not swapped; space comes back; a name that a move makes too long is
- * refused, and nothing has moved. Method: stores of a few pages. What
- * it shares with the other back-ends is tested by storage_contract.c. */
+ * refused, and nothing has moved. Method: stores of a few pages. storage_contract.c tests the
+ * behaviour that all back-ends share. */
 #include "tests/unit/storage_bed.h"
 #include "tests/unit/suite.h"
 
@@ -64,7 +64,7 @@ TEST(test_memory__a_move_that_makes_a_name_too_long_moves_nothing)
     struct storage *storage;
     char below[STORAGE_KEY_MAX + 1] = "a/", away[12 + 1] = "new/";
     memset(below + 2, 'x', sizeof below - 1 - 2 - 8);
-    below[200] = below[400] = '/'; /* a part of a name has a limit of its own */
+    below[200] = below[400] = '/'; /* a component of a name has its own limit */
     memset(away + 4, 'y', sizeof away - 1 - 4);
     assert_int_equal(storage_open(&storage, &storage_memory, "", NULL), 0);
     bed_put(storage, NULL, "a/short", 4096, 1);

@@ -1,9 +1,10 @@
 /* storage_shared.c - a directory that several machines use: locks that its server forgets, names.
  *
- * Goal: a lock that nobody else has taken meanwhile is had again; who has lost the store's lock to
- * somebody else changes nothing any more; one whose file cannot be made again is told once. Method:
- * the store is open twice, as by two clients; a lock is forgotten as the server of NFS forgets it,
- * behind the back of the store: the descriptor that has it is found in /proc, and unlocked. */
+ * Goal: a lock that no other client has taken meanwhile is taken again. A client that lost the
+ * store's lock to another changes nothing any more. A lock whose file cannot be made again is
+ * reported once. Method: the store is open twice, as by two clients; the test drops a lock as an
+ * NFS server does, without the store's knowledge: it finds the descriptor in /proc and unlocks
+ * it. */
 #include "tests/unit/store_bed.h"
 #include "tests/unit/suite.h"
 
@@ -21,7 +22,7 @@ static struct storage *open_shared(const char *path)
     return storage;
 }
 
-/* The lock on the file whose path has this in it is nobody's. */
+/* Drops the lock on the file whose path contains this. */
 static void forget_lock(const char *part)
 {
     struct flock none = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
@@ -103,7 +104,7 @@ TEST(test_shared__who_lost_the_lock_to_another_changes_nothing)
     bed_remove_directory(path);
 }
 
-/* What goes to stderr goes into `path` from now on, or, with NULL, to stderr again. */
+/* Redirects stderr into `path`, or with NULL back to stderr. */
 static void redirect_log(const char *path)
 {
     static int before = -1;
@@ -125,8 +126,8 @@ static int count_lines(const char *path, const char *words)
     return count;
 }
 
-/* Who locks again the lease, looks for the lock file behind it: so two such looks are over when the
- * lease was locked again three times. */
+/* After it takes the lease's lock again, the store checks the lock file: two such checks are over
+ * when the lease was locked again three times. */
 TEST(test_shared__a_lock_file_that_cannot_be_made_again_is_logged_once)
 {
     char path[BED_PATH_BYTES], name[BED_PATH_BYTES + 32], log[BED_PATH_BYTES + 32];

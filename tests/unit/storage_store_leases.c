@@ -1,10 +1,9 @@
-/* storage_store_leases.c - who holds a checkpoint back, and what nobody holds any more.
+/* storage_store_leases.c - leases on checkpoints, and remains without a holder.
  *
- * Goal: what is being read or written is not removed; a lease lasts as long as its holder, and one
- * of two, holder and remover, sees the other; what crashes left is found, and goes. Method: leases
- * are held, and dropped by a kill, in a process of their own; what leases and rubbish ask of the
- * storage fails and is cut at each operation.
- */
+ * Goal: checkpoints that are being read or written are not removed. A lease lasts as long as its
+ * holder, and at least one of holder and remover sees the other. Remains of crashes are found and
+ * removed. Method: separate processes hold leases, and drop them when killed. The storage
+ * operations of leases and rubbish removal fail, and lose power, at each operation. */
 #include "storage/engine/backend.h"
 #include "tests/unit/store_bed.h"
 #include "tests/unit/suite.h"
@@ -35,7 +34,7 @@ static int tear_down(void **state)
 
 /* ---- leases ---- */
 
-/* Leases the checkpoint, says so, and waits to be killed. */
+/* Leases the checkpoint, reports it, and waits to be killed. */
 static void read_until_killed(const char *place, int fd)
 {
     struct storage_hold *hold;
@@ -96,15 +95,15 @@ TEST_BETWEEN(test_leases__a_lease_lasts_as_long_as_its_holder, set_up, tear_down
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
     kill(reader, SIGKILL);
     assert_int_equal(waitpid(reader, NULL, 0), reader);
-    assert_int_equal(count_names(storage, "run/leases"), 1); /* a file that nobody holds */
+    assert_int_equal(count_names(storage, "run/leases"), 1); /* a file that no process locks */
     assert_int_equal(count_leased(storage), 0);
     assert_int_equal(store_remove(storage, GROUP), 0);
     assert_int_equal(count_names(storage, GROUP), 0);
     assert_int_equal(count_names(storage, "run/leases"), 0);
 }
 
-/* Nobody has the lock, so the tombstone is of a removal that was cut short: that is no obstacle to
- * a pin, and the pin is one to the removal. */
+/* The lock is free, so the tombstone is of an interrupted removal: it does not block a pin, and the
+ * pin blocks the removal. */
 TEST_BETWEEN(test_leases__a_pin_outlives_a_tombstone_that_a_crash_left, set_up, tear_down)
 {
     struct storage *remover = open_local(path, false);
@@ -167,7 +166,7 @@ static struct storage *open_remover(void)
     return remover;
 }
 
-/* Also when another one has taken the tombstone for what a crash left. */
+/* Also when another process has taken the tombstone for a crash's remains. */
 TEST_BETWEEN(test_leases__a_remover_without_the_lock_is_seen_until_the_marker_is_gone, set_up,
              tear_down)
 {
@@ -192,7 +191,8 @@ TEST_BETWEEN(test_leases__a_remover_that_has_lost_its_hold_removes_nothing, set_
     storage_close(remover);
 }
 
-/* The others' recovery leaves the tombstone while its maker lives, and ends what it left. */
+/* Recovery by others leaves the tombstone while its maker lives, and afterwards completes the
+ * removal. */
 TEST_BETWEEN(test_leases__what_a_remover_without_the_lock_left_is_recovered_when_it_has_died,
              set_up, tear_down)
 {
@@ -213,7 +213,7 @@ TEST_BETWEEN(test_leases__what_a_remover_without_the_lock_left_is_recovered_when
     storage_close(other);
 }
 
-/* A directory has the name of the note: that is none, and nobody is told that there is one. */
+/* A directory has the name of the note: it is no note, and no caller gets one. */
 TEST_BETWEEN(test_leases__what_has_the_name_of_a_pin_is_none, set_up, tear_down)
 {
     assert_int_equal(storage_publish(storage, "run/pins/step-00000001-a0001/x", "", 0), 0);
@@ -222,7 +222,7 @@ TEST_BETWEEN(test_leases__what_has_the_name_of_a_pin_is_none, set_up, tear_down)
     assert_int_equal(store_find_note(storage, STORE_PIN, GROUP, NULL, 0), ERR_NOT_FOUND);
 }
 
-/* A tombstone means a removal only while somebody can be removing. */
+/* A tombstone means a removal only while a process can be removing. */
 TEST_BETWEEN(test_leases__a_lease_is_refused_while_a_removal_is_under_way, set_up, tear_down)
 {
     struct storage_hold *hold;
@@ -238,7 +238,7 @@ TEST_BETWEEN(test_leases__a_lease_is_refused_while_a_removal_is_under_way, set_u
     storage_close(reader);
 }
 
-/* Who writes a checkpoint leases it, too: until there is a manifest, or the writer is gone. */
+/* A writer of a checkpoint leases it, too: until there is a manifest, or the writer is gone. */
 TEST_BETWEEN(test_leases__one_without_a_marker_goes_when_nobody_leases_it, set_up, tear_down)
 {
     struct store_rubbish_list list = {0};
@@ -266,8 +266,8 @@ TEST_BETWEEN(test_leases__one_without_a_marker_goes_when_nobody_leases_it, set_u
     store_rubbish_free(&list);
 }
 
-/* A reader in another process; `settings` of the one that removes. False when what fails was never
- * reached. */
+/* A reader in another process; `settings` are those of the remover. False when the failing
+ * operation was never reached. */
 static bool refuse_leased(const char *settings, unsigned at)
 {
     char path[BED_PATH_BYTES], where[2 * BED_PATH_BYTES];
@@ -301,7 +301,7 @@ TEST(test_leases__what_is_leased_stays_whatever_fails)
     assert_true(at > 5); /* list, tombstone, pin, quarantine, leases, holder */
 }
 
-/* Who reads has a lease that a removal sees, or an error; the power ends it. */
+/* A reader has a lease that a removal sees, or an error; a power loss ends the lease. */
 static bool lease_over(const char *settings, unsigned at)
 {
     char path[BED_PATH_BYTES], where[2 * BED_PATH_BYTES];
@@ -365,7 +365,7 @@ static void check_without_marker(enum store_note note, const char *said)
     storage_close(storage);
 }
 
-/* Its manifest was lost after the note was made: what is left of it is no rubbish, nor is that. */
+/* Its manifest was lost after the note was made: its remains are no rubbish, nor is the note. */
 TEST(test_leases__what_is_noted_stays_without_its_marker)
 {
     check_without_marker(STORE_PIN, "pinned");
@@ -374,7 +374,7 @@ TEST(test_leases__what_is_noted_stays_without_its_marker)
 
 /* ---- rubbish ---- */
 
-/* A checkpoint without a manifest, notes and a lease on none, and what a publication left. */
+/* A checkpoint without a manifest, notes and a lease on none, and remains of a publication. */
 static void make_rubbish(struct storage *storage, const char *path)
 {
     static const struct timespec old[2] = {{.tv_sec = 1}, {.tv_sec = 1}};

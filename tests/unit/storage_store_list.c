@@ -121,8 +121,7 @@ TEST(test_list__what_comes_after_one_that_was_passed)
     storage_close(storage);
 }
 
-/* Unfinished work is none; shards that nothing explains are listed, as what lies in the wrong place
- * is. */
+/* Unfinished work is not listed; unexplained shards are, and misplaced checkpoints too. */
 TEST(test_list__each_is_listed_with_its_flaw_newest_attempt_first)
 {
     struct storage *storage = open_with_one();

@@ -1,10 +1,9 @@
 /* store_move.c - removals of a checkpoint that can be taken back: the trash.
  *
- * Goal: whatever is cut short, and whoever else acts in between, the checkpoint is whole in its
- * place or in the trash, or it has been emptied; no manifest is ever seen without its objects.
- * Method: where names can be renamed every operation fails once, then the power; where none can, as
- * in a bucket, what changes something is cut before and behind its effect.
- */
+ * Goal: at any interruption, and with other processes acting in between, the checkpoint is whole in
+ * its place or in the trash, or the trash was emptied. No manifest is ever visible without its
+ * objects. Method: where names can be renamed every operation fails once, then the power; where
+ * none can, as in a bucket, each changing operation is cut before and after its effect. */
 #include "storage/engine/backend.h"
 #include "tests/unit/store_bed.h"
 #include "tests/unit/suite.h"
@@ -139,8 +138,8 @@ TEST(test_move__a_way_into_the_trash_cut_anywhere_leaves_it_whole)
 
 /* ---- the trash where nothing can be renamed, as in a bucket ---- */
 
-/* storage_memory without a rename; operation `cut` that changes something fails, and so do all
- * behind it, as those of a process that was killed: before its effect, or behind it. */
+/* storage_memory without a rename. Operation `cut` of those that change something fails, and so do
+ * all later ones, as those of a killed process: before its effect, or after it. */
 static int cut, made;
 static bool cuts_behind;
 
@@ -155,9 +154,9 @@ static int end_cut(int error)
                                                 : error;
 }
 
-#define CUTS_MAX 1000 /* what has not ended then never will */
+#define CUTS_MAX 1000 /* operations that have not ended then never will */
 
-/* What somebody else does just before the manifest at `key` is published or removed. */
+/* Another process's action just before the manifest at `key` is published or removed. */
 static struct {
     const char *key;
     void (*act)(struct storage *storage);
@@ -279,7 +278,7 @@ TEST(test_move__parted__the_marker_goes_alone_and_comes_back)
     assert_int_equal(store_trash_list(storage, "run", keep_item, &item), 0);
     assert_string_equal(item.key, in_trash.key);
     assert_true(!item.is_back && item.files == SHARDS + 1 && item.bytes > SHARDS * BYTES);
-    collect_all(storage); /* gc keeps off what a manifest in the trash names */
+    collect_all(storage); /* gc does not remove objects that a manifest in the trash names */
     assert_true(has_shards(storage));
     assert_int_equal(store_remove(storage, GROUP), 0);
     assert_true(has_shards(storage));
@@ -310,7 +309,7 @@ TEST(test_move__parted__a_marker_left_in_the_trash_costs_no_shard)
     storage_close(storage);
 }
 
-/* What a pin holds stays, also when its term in the trash is over. */
+/* A pinned checkpoint stays, also when its term in the trash is over. */
 TEST(test_move__parted__what_is_held_is_not_emptied)
 {
     struct storage *storage = open_parted();
@@ -386,7 +385,7 @@ static void bring_back_late(struct storage *storage)
         storage_memory.publish(storage, MANIFEST, made->manifest, made->manifest_bytes), 0);
 }
 
-/* Between an undelete's look at the shards and its publication its lease is lost. */
+/* Between an undelete's check of the shards and its publication its lease is lost. */
 TEST(test_move__parted__emptied_behind_a_lost_lease_it_does_not_come_back)
 {
     struct storage *storage = open_parted();
@@ -398,7 +397,7 @@ TEST(test_move__parted__emptied_behind_a_lost_lease_it_does_not_come_back)
     storage_close(storage);
 }
 
-/* Likewise it is published while others remove: it is whole then, or gone. */
+/* Likewise others remove it while it is published: it is whole then, or gone. */
 TEST(test_move__parted__brought_back_behind_a_lost_lease_it_is_whole_or_gone)
 {
     for (int is_erased = 0; is_erased < 2; is_erased++) {
@@ -415,8 +414,8 @@ TEST(test_move__parted__brought_back_behind_a_lost_lease_it_is_whole_or_gone)
     }
 }
 
-/* Lists of the trash show nothing yet: the tombstone of a killed put tells where the manifest is.
- */
+/* Lists of the trash are still empty: the tombstone of a killed put names the place of the
+ * manifest. */
 static int list_behind(struct storage *storage, const char *prefix,
                        int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {

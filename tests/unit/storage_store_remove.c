@@ -1,10 +1,10 @@
-/* storage_store_remove.c - the removal of a checkpoint: whole or gone, whatever happens in between.
+/* storage_store_remove.c - the removal of a checkpoint: afterwards it is whole or gone, whatever
+ * fails in between.
  *
- * Goal: at no point of a removal is there a manifest without its objects; what is pinned or damaged
- * is not removed; a removal that was cut short can be made again. Method:
- * every operation of a removal fails once, and the power is lost after each, with all, half or
- * nothing of what was not synced. (Leases and rubbish: storage_store_leases.c.)
- */
+ * Goal: at no point of a removal is there a manifest without its objects. Pinned or damaged
+ * checkpoints are not removed. An interrupted removal can be repeated. Method: every operation of a
+ * removal fails once, and the power is lost after each, with all, half or none of the unsynced
+ * changes. (Leases and rubbish: storage_store_leases.c.) */
 #include "storage/engine/backend.h"
 #include "tests/unit/store_bed.h"
 #include "tests/unit/suite.h"
@@ -96,7 +96,7 @@ TEST(test_group__what_is_pinned_stays_until_it_is_unpinned)
     storage_close(storage);
 }
 
-/* The removal stands between tombstone and manifest: a pin comes too late, and says so. */
+/* The removal is between tombstone and manifest: a pin comes too late, and reports it. */
 TEST(test_group__a_pin_sees_the_removal_under_way)
 {
     struct storage *storage = open_fault("lost=1:memory:");
@@ -147,7 +147,7 @@ TEST(test_group__what_is_in_quarantine_stays_with_the_reason)
     assert_int_equal(store_put_note(storage, STORE_QUARANTINE, GROUP, "block 7 is damaged"), 0);
     assert_int_equal(storage_fault_crash(storage), 0);
     assert_int_equal(store_find_note(storage, STORE_QUARANTINE, GROUP, text, sizeof(text)), 0);
-    assert_string_equal(text, "block 7 is dama"); /* cut to what fits */
+    assert_string_equal(text, "block 7 is dama"); /* cut to the maximal length */
     assert_int_equal(store_remove(storage, GROUP), ERR_DENIED);
     assert_non_null(strstr(report_line(), "run/step-00000001-a0001 is in quarantine"));
     assert_true(is_whole(storage));
@@ -164,7 +164,7 @@ TEST(test_group__recovery_tells_of_the_one_that_stays)
     bed_make_directory(path);
     snprintf(where, sizeof(where), "only=remove,fail_at=1:local:%s", path);
     struct storage *storage = open_fault(where);
-    for (int i = 1; i <= 2; i++) { /* each with a lease that nobody holds any more */
+    for (int i = 1; i <= 2; i++) { /* each with a lease that no process holds any more */
         char key[96];
         snprintf(key, sizeof(key), "run/tombstones/step-%08d-a0001", i);
         assert_int_equal(storage_publish(storage, key, "", 0), 0);

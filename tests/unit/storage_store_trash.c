@@ -1,11 +1,10 @@
 /* storage_store_trash.c - the trash of a store that several processes share, where nothing can be
  * renamed.
  *
- * Goal: whatever two of them do to one checkpoint at a time, a manifest, in its place or in the
+ * Goal: whatever two of them do to one checkpoint concurrently, a manifest, in its place or in the
  * trash, never lacks an object that it names. Method: one process's store has a hook at the worst
- * point of a removal, a put or an undelete; there the other one does its part. Both are stores of
- * one directory, without a rename, as a bucket.
- */
+ * point of a removal, a put or an undelete; there the other process acts. Both are stores of one
+ * directory, without a rename, as a bucket. */
 #include "storage/engine/backend.h"
 #include "tests/unit/store_bed.h"
 #include "tests/unit/suite.h"
@@ -14,7 +13,7 @@
 
 static const struct store_trashed in_trash = {.prefix = GROUP, .key = TRASHED, .seconds = 1000};
 
-/* What `other` does at the point, once, and what it is told. */
+/* The single action of `other` at that point, and its result. */
 static struct storage_ops parted, hooked;
 static struct storage *one, *other;
 static int (*at_point)(void);
@@ -154,7 +153,8 @@ TEST(test_trash__a_rule_that_comes_late_removes_nothing_of_what_was_put)
     close_both(path);
 }
 
-/* As of a ckptd that still lists what another one has put: final is final. */
+/* Like a ckptd that still lists a checkpoint which another one has put into the trash: final means
+ * final. */
 TEST(test_trash__a_removal_for_good_takes_the_trash_along)
 {
     char path[BED_PATH_BYTES];
@@ -196,7 +196,7 @@ TEST(test_trash__what_is_being_emptied_does_not_come_back)
     close_both(path);
 }
 
-/* A tool that has the store's lock holds nothing of its own. */
+/* A tool that has the store's lock needs no other lock. */
 TEST(test_trash__who_has_no_lock_gives_way_to_a_tool)
 {
     char path[BED_PATH_BYTES];

@@ -1,12 +1,12 @@
-/* storage_uring.c - completions of the io_uring engine that no kernel gives when it is asked to.
+/* storage_uring.c - completions of the io_uring engine that a test cannot provoke from a kernel.
  *
  * Goal: an errno of a read, a write or a sync is reported with its code, once; EINTR and EAGAIN of
- * a transfer are tried again, so many times, and those of a sync never; what was moved in part is
- * moved whole; a kernel that takes nothing for a while, or gives a wake-up up, loses nothing.
+ * a transfer are retried a limited number of times, and those of a sync never. A partial transfer
+ * is completed. No request is lost when the kernel accepts nothing for a while, or drops a wake-up.
  * Method: the linker sends io_uring_submit_and_wait, the one place where the engine sleeps, and
- * io_uring_submit, by which blocks go one by one, through this file. It lets the kernel finish all
- * requests, then gives some completions another result and spoils what these say was not moved: who
- * does not move it again has the wrong data. */
+ * io_uring_submit, which submits blocks one by one, through this file. It lets the kernel finish
+ * all requests, then changes the result of some completions and corrupts the bytes that these
+ * report as not moved. An engine that does not move them again has wrong data. */
 #include "storage/engine/engine.h"
 #include "tests/unit/random.h"
 #include "tests/unit/storage_bed.h"
@@ -24,12 +24,13 @@
 #define DEPTH 4u
 #define FOR_EVER UINT32_MAX
 
-/* Here, so that their completions are told from that of the engine's own read of an eventfd. */
+/* Defined here, so that their completions differ from that of the engine's own read of an
+ * eventfd. */
 static struct storage_request requests[MANY];
 
-/* What becomes of completions and of calls; the engine's thread looks at it. */
+/* The changes to completions and calls; the engine's thread reads them. */
 struct plan {
-    int number;    /* errno of completions; 0: no more than `part` bytes were moved */
+    int number;    /* errno of completions; 0: at most `part` bytes were moved */
     uint32_t part; /* of a page or more when completions are altered by chance */
     uint32_t times;
     bool by_chance;   /* each of four ends as it is, with EINTR, with EAGAIN, in part */
@@ -66,7 +67,7 @@ static bool is_request(uint64_t user_data)
     return user_data >= (uintptr_t)requests && user_data < (uintptr_t)(requests + MANY);
 }
 
-/* Of the bytes that were moved those behind `kept` are no longer what they were to be. */
+/* Corrupts the moved bytes after the first `kept`. */
 static void spoil(const struct storage_request *request, uint32_t kept, uint32_t moved)
 {
     static const unsigned char zeros[BLOCK_BYTES];
@@ -165,8 +166,8 @@ int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned count);
 int __real_io_uring_submit(struct io_uring *ring);
 int __wrap_io_uring_submit(struct io_uring *ring);
 
-/* What is given to the kernel is finished before the engine hears of it: it would reap unaltered
- * what completes later. So the call before left none in the kernel. */
+/* The kernel finishes all requests before the engine sees any: later completions would reach it
+ * unaltered. So the call before left none in the kernel. */
 static int submit_to_kernel(struct io_uring *ring, unsigned count)
 {
     pthread_mutex_lock(&plan_mutex);
@@ -182,7 +183,7 @@ static int submit_to_kernel(struct io_uring *ring, unsigned count)
     pthread_mutex_unlock(&plan_mutex);
     int result =
         count > 0 ? __real_io_uring_submit_and_wait(ring, count) : __real_io_uring_submit(ring);
-    unsigned ready = io_uring_cq_ready(ring); /* before the count: what comes then ends a wait */
+    unsigned ready = io_uring_cq_ready(ring); /* before the count: a completion then ends a wait */
     for (; count_completed(ring) < wanted; ready = io_uring_cq_ready(ring))
         __real_io_uring_submit_and_wait(ring, ready + 1);
     if (wanted > 0 && atomic_load(&gives_up_begun))
@@ -257,7 +258,8 @@ static int teardown(void **state)
     return 0;
 }
 
-/* A write finds zeros in the file and a read in memory, where the other has what is wanted. */
+/* Such a write finds zeros in the file, and such a read finds them in memory, where the other has
+ * the right data. */
 static void prepare_data(struct bed *bed, enum storage_op op, uint32_t bytes)
 {
     memcpy(bed->data, bed->want, bytes);
@@ -311,7 +313,7 @@ static void expect_success(struct bed *bed, const struct storage_request *reques
         expect_data(bed, request->op, BYTES);
 }
 
-/* Closing waits for all: who was told twice counts twice. */
+/* Closing waits for all: a request that was completed twice counts twice. */
 static void expect_done(struct bed *bed, uint32_t count)
 {
     set_plan((struct plan){0});
@@ -372,7 +374,7 @@ TEST_BETWEEN(test_uring__a_passing_error_of_a_transfer_is_tried_again_so_many_ti
     expect_done(bed, runs);
 }
 
-/* The kernel tells a lost write once: a second fsync would succeed. */
+/* The kernel reports a lost write once: a second fsync would succeed. */
 TEST_BETWEEN(test_uring__no_error_of_a_sync_is_passing, setup, teardown)
 {
     static const int numbers[] = {EINTR, EAGAIN};

@@ -1,4 +1,4 @@
-/* suite.h - the tests of a file: each is named once, where it stands, and they run in its order.
+/* suite.h - the tests of a file: TEST names each one once, and they run in the file's order.
  *
  *     TEST(test_ring__a_full_ring_takes_no_more)
  *     {
@@ -7,8 +7,8 @@
  *
  *     SUITE(NULL, NULL)
  *
- * `state` is cmocka's: what the setup of the group, or of the test, left there. A file that may be
- * skipped has a main() of its own, which returns 77 or suite_run(). */
+ * `state` is cmocka's: the setup of the group, or of the test, sets it. A file that may be skipped
+ * has a main() of its own, which returns 77 or suite_run(). */
 #ifndef HOLDFAST_TESTS_SUITE_H
 #define HOLDFAST_TESTS_SUITE_H
 
@@ -40,7 +40,7 @@ static inline void suite_add(struct CMUnitTest test)
     static void name(__attribute__((unused)) void **state)
 #define TEST(name) TEST_BETWEEN(name, NULL, NULL)
 
-/* One whose parameter, a pointer, is what its setup leaves in `state`. */
+/* A test whose setup leaves its parameter, a pointer, in `state`. */
 #define TEST_WITH(parameter, name, setup, teardown)                                \
     static void name(parameter);                                                   \
     static void with_##name(void **state)                                          \

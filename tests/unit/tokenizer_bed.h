@@ -79,7 +79,7 @@ static int teardown(void **state)
     unlink(bed->other);
     unlink(bed->text[0]);
     unlink(bed->text[1]);
-    int left = rmdir(bed->folder); /* fails when a temporary file was left behind */
+    int left = rmdir(bed->folder); /* fails when a temporary file is left */
     free(bed);
     return left;
 }

@@ -1,7 +1,8 @@
-/* trainer_axes.c - a step is proved before it runs: what its calls make of buffers, axis by axis.
+/* trainer_axes.c - the proof of a step before it runs: the effect of its calls on buffers, axis by
+ * axis.
  *
  * Goal: a collective that is missing, comes twice, or has another group or kind is found in the
- * program, and the report names operation, buffer, axis and what is expected; every mesh and mode
+ * program, and the report names operation, buffer, axis and the expected state; every mesh and mode
  * passes. Method: one such bug is planted in the programs of a mesh, and these are checked. */
 #include "tests/unit/program_bed.h"
 
@@ -209,7 +210,7 @@ TEST(test_axes__a_refusal_names_rank_operation_block_buffer_and_axis)
     bed_close(&bed);
 }
 
-/* ---- what passes ---- */
+/* ---- correct programs ---- */
 
 static void want_pass(const struct mode *m, uint32_t layers, uint32_t num_leaves)
 {
@@ -248,7 +249,7 @@ TEST(test_axes__every_mesh_mode_and_schedule_passes)
     }
 }
 
-/* 405B on 16,384 ranks: those of one pipeline stand for all. */
+/* 405B on 16,384 ranks: the ranks of one pipeline represent all. */
 TEST(test_axes__a_step_of_16384_ranks_is_proved_in_seconds)
 {
     static const struct mode large[] = {

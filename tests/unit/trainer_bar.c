@@ -1,6 +1,6 @@
-/* trainer_bar.c - how far a run is.
+/* trainer_bar.c - the progress line of a run.
  *
- * Goal: the line has step, share and what is left, in units that people read. Method: a table. */
+ * Goal: the line has step, share and remaining time, in readable units. Method: a table. */
 #include "tests/unit/suite.h"
 #include "trainer/observe/bar.h"
 

@@ -1,4 +1,4 @@
-/* trainer_bed.h - what the tests of trainer/ share: the kernels and the lane that they run on. */
+/* trainer_bed.h - shared by the tests of trainer/: the kernels and the lane that they run on. */
 #ifndef HOLDFAST_TESTS_TRAINER_BED_H
 #define HOLDFAST_TESTS_TRAINER_BED_H
 

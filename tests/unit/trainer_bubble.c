@@ -1,11 +1,11 @@
 /* trainer_bubble.c - the idle part of a real pipeline is the one that its schedule promises.
  *
- * Goal: exactly so for every schedule, on two and four ranks; and what goes from stage to stage
- * over a slow link is hidden but for what the critical path of all ranks' programs has of it.
- * Method: each stage has one layer of a tiny model, whose products last a unit of a virtual clock
+ * Goal: this holds exactly for every schedule, on two and four ranks. Messages between stages over
+ * a slow link are hidden, except those on the critical path of all ranks' programs. Method: each
+ * stage has one layer of a tiny model, whose products last a unit of a virtual clock
  * (virtual_clock.h) for the forward and for either half of the backward, as the schedule counts.
- * All else is real, and takes no time: the program, the messages, the order in which the threads of
- * all ranks wait for each other. */
+ * Everything else is real, and takes no time: the program, the messages, the order in which the
+ * threads of all ranks wait for each other. */
 #include "tests/unit/delay_comm.h"
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
@@ -17,7 +17,7 @@
 #define EXACTLY 1e-6
 #define PATH_GOAL 1.05 /* of a step to its path, where two directions share a rank's link */
 
-/* What a rank computes of its layers, in its program's order. */
+/* The time that a rank computes its layers, in its program's order. */
 struct list {
     struct op ops[4 * LAYERS_MAX * LEAVES];
     uint32_t num;
@@ -108,7 +108,7 @@ static int make_step(struct rank *r, void *user)
     if (b->link_units > 0)
         link->bytes_per_second = (double)model_stream_bytes(p->plan->model) / b->link_units;
     ERR_TRY(execute_program(p, p->run.program, &w.execution));
-    return comm_barrier(r->world); /* who leaves before breaks off what others still do */
+    return comm_barrier(r->world); /* a rank that leaves earlier breaks the others' calls */
 }
 
 static int bubble_rank(struct comm *inner, void *user)
@@ -153,7 +153,8 @@ struct path {
     double free[RANKS_MAX], end;
 };
 
-/* The next operation of a rank, where it has what it needs: of another rank a message later. */
+/* The next operation of a rank whose inputs are ready; an input from another rank is ready one
+ * message later. */
 static bool path_step(struct path *path, const struct list *list, uint32_t rank)
 {
     if (path->at[rank] == list->num)
@@ -176,7 +177,8 @@ static bool path_step(struct path *path, const struct list *list, uint32_t rank)
     return true;
 }
 
-/* Its length: compute in the order of each program, messages of their length, and no more. */
+/* The length of the step: compute in the order of each program, messages of their length, and
+ * nothing else. */
 static double path_of(const struct bubble *b)
 {
     struct path path = {.link_units = b->link_units};

@@ -1,10 +1,10 @@
 /* trainer_comm.c - collectives of the local back-end, and with --mpi under mpirun those of MPI.
  *
  * Goal: every collective moves the right bytes for any number of ranks and any counts, sums are in
- * rank order, sub-groups are apart, and the loss of a rank ends the waits of all others instead of
- * hanging them. Method: ranks run in threads; bytes are a function of (sender, receiver, position),
- * so every received byte is checked; counts are random (seeded). Threads note what they find, the
- * test's own thread asserts. tests/integration/comm_mpi.sh starts the --mpi form. */
+ * rank order, sub-groups are independent, and the loss of a rank ends the waits of all others
+ * instead of hanging them. Method: ranks run in threads; bytes are a function of (sender, receiver,
+ * position), so every received byte is checked; counts are random (seeded). Threads record errors,
+ * the test's own thread asserts. tests/integration/comm_mpi.sh starts the --mpi form. */
 #include "proto/base/report.h"
 #include "tests/unit/comm_rounds.h"
 #include "tests/unit/suite.h"
@@ -30,7 +30,7 @@ static float float_of(uint32_t rank, size_t i)
     return (float)((double)(int64_t)mix(rank * 31u + i) * 1e-15);
 }
 
-/* MPI adds in an order of its own. */
+/* MPI adds in a different order. */
 static bool sums_in_rank_order = true;
 
 static void want_sum(float got, float in_rank_order)
@@ -123,8 +123,8 @@ static int scatter_sums(struct comm *comm, void *user)
 
 static atomic_int num_lost;
 
-/* Rank 1 ends with an error in a round of its own choosing, in between collectives. The buffers are
- * on the heap and freed at once, so that a late reader is seen by the address sanitizer. */
+/* Rank 1 ends with an error in a round that it chooses, between collectives. The buffers are on the
+ * heap and freed at once, so that the address sanitizer detects a late reader. */
 static int fail_in_round(struct comm *comm, void *user)
 {
     const int *round_of_failure = user;
@@ -224,8 +224,8 @@ static void wait_until_it_waits(struct flight *flight)
     nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
-/* Rank 0 fails while a thread of its own waits. It has the reason, however often it says so; those
- * that come behind it have none. */
+/* Rank 0 fails while one of its threads waits. It has the reason, however often it reports it;
+ * later ranks have none. */
 static int fail_beside_a_wait(struct comm *comm, void *user)
 {
     struct flight_options options = {.num_records = 8, .timeout_seconds = 20, .folder = ""};
@@ -325,9 +325,8 @@ static int far_places(struct comm *comm, void *user)
 #define TAGS 3u
 #define MESSAGES 4u /* of a tag */
 
-/* Every rank sends its neighbour several messages of several tags, and receives what it gets from
- * the other one by tag, the last first: in the order of sending within a tag, whatever comes
- * before. */
+/* Every rank sends one neighbour several messages of several tags. It receives those of the other
+ * neighbour by tag, the last first; within a tag in the order of sending. */
 static int messages_by_tag(struct comm *comm, void *user)
 {
     (void)user;
@@ -353,7 +352,7 @@ static int messages_by_tag(struct comm *comm, void *user)
     for (uint32_t tag = 0; tag < TAGS; tag++)
         for (uint32_t i = 0; i < MESSAGES; i++)
             ERR_TRY(comm_wait(comm, &requests[tag][i]));
-    return comm_barrier(comm); /* who leaves earlier breaks the group */
+    return comm_barrier(comm); /* a rank that leaves earlier breaks the group */
 }
 
 /* The sender may change its data as soon as wait returns; the receiver takes its time. */
@@ -417,12 +416,12 @@ static int calls_differ(struct comm *comm, void *user)
     want(strstr(text, "all_reduce of integers") != NULL);
     want(site != NULL && strstr(site + 1, "trainer_comm.c:") != NULL);
     value = comm->rank;
-    ERR_TRY(comm_all_reduce_i64(comm, &value, 1)); /* nobody is a call behind */
+    ERR_TRY(comm_all_reduce_i64(comm, &value, 1)); /* no rank is a call late */
     want(value == (int64_t)comm->size * (comm->size - 1) / 2);
     return 0;
 }
 
-/* Of two communicators of the same ranks: `behind` belongs to a thread beside the rank's own. */
+/* Two communicators of the same ranks: `behind` belongs to a thread beside the rank's own. */
 struct beside {
     struct comm *behind;
     pthread_t thread;
@@ -444,8 +443,8 @@ static bool is_under_way(struct flight *flight, uint64_t id)
     return flight_find(flight, id, &record) && record.state == FLIGHT_STARTED;
 }
 
-/* The sum that a thread began ends only when rank 0 comes to it, which is after the calls that the
- * ranks make meanwhile: those need not wait for it, and the recorder has it as under way. */
+/* The sum that a thread began ends only when rank 0 calls it, after the calls that the ranks make
+ * meanwhile. Those need not wait for it, and the recorder shows it as under way. */
 static int calls_behind(struct comm *comm, void *user)
 {
     struct beside b = {0};

@@ -1,9 +1,10 @@
-/* trainer_compositions.c - which axes and modes compose, as trainer/parallel/README.md says it.
+/* trainer_compositions.c - which axes and modes compose, as documented in
+ * trainer/parallel/README.md.
  *
- * Goal: the table there is what happens. Method: every mode is run alone and with every other on a
- * mesh of threads, and compared byte by byte with one rank that has the same settings of the run;
- * layouts that cannot work are started for what they say. The text that follows from it must be
- * that of the README; UPDATE=1 writes it there. */
+ * Goal: the table there is correct. Method: every mode is run alone and with every other on a mesh
+ * of threads, and compared byte by byte with one rank that has the same settings of the run;
+ * impossible layouts are started for their messages. The resulting text must equal the README's;
+ * UPDATE=1 writes it there. */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
 
@@ -13,7 +14,7 @@
 #define TEXT_MAX 32768
 #define STEPS 2
 
-/* What two modes cannot both set. */
+/* Settings that two modes cannot both set. */
 enum key { KEY_SHARD, KEY_REPLICATE, KEY_TP, KEY_CP, KEY_PP, KEY_AC, KEY_RESHARD, KEY_OWN };
 
 /* `run` belongs to the run, on one rank as well; `mesh` to the mesh. */

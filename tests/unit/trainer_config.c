@@ -1,10 +1,10 @@
 /* trainer_config.c - the trainer's configuration.
  *
- * Goal: defaults, file and command line win in that order; torchtitan's whole key surface is known;
- * what this version lacks is refused by name; batch sizes and the schedule come out settled.
- * Method: TOML files written to a scratch folder and argument vectors through
- * trainer_config_load(); the messages of refusals are searched for the key, the value and the way
- * out. */
+ * Goal: defaults, file and command line win in that order; torchtitan's whole key surface is
+ * known; features that this version lacks are refused by name; batch sizes and the schedule are
+ * completed. Method: TOML files written to a scratch folder and argument vectors through
+ * trainer_config_load(); the messages of refusals must contain the key, the value and the
+ * remedy. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 #include "trainer/config/config.h"
@@ -72,7 +72,7 @@ static int load(struct config *out, const char *arguments)
     return load_alone(out, "--training.dataset_path x %s", arguments);
 }
 
-/* The same with a file of this text, whose name stands in front of the arguments. */
+/* The same with a file of this text, whose name precedes the arguments. */
 static int load_file(struct config *out, const char *text, const char *arguments)
 {
     write_text(file, text);
@@ -195,7 +195,8 @@ TEST(test_config__command_line_wins_over_file_wins_over_defaults)
     assert_true(config.estimate);
 }
 
-/* The file selects by the key that would win over the command line's, then by the other one. */
+/* The file selects by the key that has precedence over the command line's, then by the other
+ * one. */
 TEST(test_config__what_the_command_line_selects_clears_what_the_file_selected)
 {
     static const struct {
@@ -277,7 +278,7 @@ TEST(test_config__what_this_version_lacks_is_refused)
                   "checkpoint.enable");
 }
 
-/* They are refused by key and value, and accepted where they ask for what the trainer does. */
+/* They are refused by key and value, and accepted where they ask for the trainer's behaviour. */
 TEST(test_config__keys_whose_loss_would_change_the_training_are_refused)
 {
     static const char *const cases[][3] = {
@@ -355,7 +356,7 @@ TEST(test_config__older_names_set_the_key_that_replaced_them)
                             "job.print_config=true parallelism.data_parallel_replicate_degree=2");
 }
 
-/* torchtitan before 0.2 has them in a section of their own. */
+/* torchtitan before 0.2 has them in a separate section. */
 TEST(test_config__older_float8_keys_decide_as_the_newer_ones)
 {
     struct config config;
@@ -474,7 +475,7 @@ TEST(test_config__every_key_of_the_table_is_sound)
             if (a->type == OPTION_TYPE_ALIAS && strcmp(a->choices, b->key) == 0)
                 found = stores(b);
         }
-        assert_true(found); /* an alias stands for a key with a field */
+        assert_true(found); /* an alias of a key with a field */
         assert_true(a->type == OPTION_TYPE_ALIAS || (a->help != NULL && a->help[0] != '\0'));
     }
 }

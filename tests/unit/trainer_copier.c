@@ -1,9 +1,9 @@
-/* trainer_copier.c - the copy thread and who waits for it.
+/* trainer_copier.c - the copy thread and the calls that wait for it.
  *
- * Goal: a copy holds the state as it was at its start, whatever the update does meanwhile; the
- * update of a slice waits for that slice and for no other. Method: a state of some slices is copied
- * by a function that takes its time, while another value is written over each; gates, which the
- * test opens, make "still copying" certain instead of likely. Run under ThreadSanitizer too. */
+ * Goal: a copy holds the state at its start, whatever the update changes meanwhile; the update of a
+ * slice waits for that slice and for no other. Method: a state of some slices is copied by a
+ * function that takes its time, while another value is written over each; gates, which the test
+ * opens, make "still copying" certain instead of likely. Run under ThreadSanitizer too. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 #include "trainer/snapshot/copier.h"
@@ -20,7 +20,7 @@ struct bed {
     unsigned char state[SLICES][EACH], image[SLICES][EACH];
     uint32_t copied_at[SLICES]; /* a slice is a piece, but where a test says otherwise */
     struct copier *copier;
-    /* What the copy does. */
+    /* The work of the copy. */
     long pause_us;
     uint32_t fail_at, gate_at; /* a slice, or NEVER */
     int end_rc;
@@ -180,7 +180,7 @@ TEST_BETWEEN(test_copier__nothing_is_copied_before_it_is_posted, setup, teardown
     struct copier_times times;
     copier_start(bed->copier);
     assert_true(copier_post(bed->copier, 1));
-    assert_false(copier_post(bed->copier, 0)); /* it is in front of what was posted */
+    assert_false(copier_post(bed->copier, 0)); /* it precedes the posted work */
     copier_wait_slice(bed->copier, 1, NULL);
     pause_us(20000);
     assert_int_equal(atomic_load(&bed->num_copied), 2);

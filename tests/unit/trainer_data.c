@@ -1,10 +1,10 @@
 /* trainer_data.c - tokens files and the order of samples.
  *
- * Goal: what is read is what was encoded; every epoch visits every sample once, in an order that
- * depends on seed and epoch alone; a file with anything wrong in it is refused.
- * Method: a file of format 1, written here, of tokens that a function knows, and read back;
- * exhaustive bijection checks for all sizes from 1 to 2000; fields of the header, and a token,
- * changed in turn. What else a file may be damaged in: trainer_tokens_file.c. */
+ * Goal: the tokens read are those that were encoded; every epoch visits every sample once, in an
+ * order that depends on seed and epoch alone; a file with any error is refused. Method: a file of
+ * format 1, written here, of tokens that a function computes, and read back; exhaustive bijection
+ * checks for all sizes from 1 to 2000; fields of the header, and a token, changed in turn. Other
+ * damage of a file: trainer_tokens_file.c. */
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
@@ -39,7 +39,7 @@ static int32_t want_token(uint64_t position)
     return position > TEXT_BYTES ? 257 : text_byte((uint32_t)position - 1);
 }
 
-/* With one byte changed, as checksums do not tell: that of the header is of what it has then. */
+/* With one changed byte that checksums do not detect: the header's checksum is recomputed. */
 static void write_tokens(size_t at, unsigned char flip)
 {
     static union {
@@ -194,7 +194,7 @@ static bool is_proving(void)
     return is_found;
 }
 
-/* What reads make of the file once the thread that proves all of it has ended. */
+/* The result of reads from the file after the thread that verifies all of it has ended. */
 static int prove(struct data *data)
 {
     int32_t inputs[SEQ], targets[SEQ];

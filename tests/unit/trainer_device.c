@@ -1,11 +1,11 @@
 /* trainer_device.c - a step on a device whose lanes run late and whose memory the host cannot read
  * (tests/device): the bits of the CPU.
  *
- * Goal: every read and write of the host is ordered behind the lanes, and reaches the device's
- * memory by copies alone. A leaf's communication lets the thread that computes go on. Method:
+ * Goal: every read and write of the host is ordered after the lanes, and reaches the device's
+ * memory only by copies. A leaf's communication does not block the computing thread. Method:
  * parallel_bed.h on meshes of every axis, several seeds of delays. A host that touches the device's
- * memory dies; one that reads too early has NaN or old numbers. Waits for all that a lane
- * computes are counted. */
+ * memory dies; one that reads too early has NaN or old numbers. The test counts the waits for a
+ * whole lane. */
 #include "tests/device/async.h"
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
@@ -79,7 +79,7 @@ static unsigned waits_of(unsigned leaves)
     return num_waits;
 }
 
-/* Each leaf has gathers and exchanges beside what it computes. */
+/* Each leaf has gathers and exchanges beside its computation. */
 TEST(test_device__leaves_do_not_wait_on_the_host_for_what_is_computed)
 {
     assert_int_equal(waits_of(6), waits_of(2));

@@ -1,10 +1,10 @@
 /* trainer_device_copy.c - saves straight from a device's memory into ckptd's, beside the update.
  *
- * Goal: what ckptd reads when a piece is announced is the state as it was at the save's begin,
- * whatever the update posts meanwhile; the update waits for no announcement; memory that goes and
- * copies that fail spoil no later save. Method: the copy thread, the optimizer and device_copy.c on
- * the device of tests/device and on simulated GPUs, under several seeds. libckpt's calls come here
- * (the linker's --wrap): memory that is mapped and unmapped as ckptd's, read at the moment of the
+ * Goal: a piece that ckptd reads when it is announced is the state at the save's begin, whatever
+ * the update posts meanwhile. The update waits for no announcement. Unmapped memory and failed
+ * copies spoil no later save. Method: the copy thread, the optimizer and device_copy.c on the
+ * device of tests/device and on simulated GPUs, under several seeds. The linker sends libckpt's
+ * calls here (--wrap): memory that is mapped and unmapped as ckptd's, read at the moment of the
  * announcement. Digests are compared with those of the state before. */
 #include "kernels/device.h"
 #include "proto/base/checksum.h"
@@ -284,7 +284,7 @@ static struct digest digest_of(const char *data, uint32_t slice, uint32_t row)
     return digest;
 }
 
-/* Without a word of the empty slice. */
+/* The empty slice is not mentioned. */
 static void want_saved(const char *before)
 {
     for (uint32_t i = 0; i < PARTS * SLICES; i++) {
@@ -300,8 +300,7 @@ static void want_saved(const char *before)
     memset(image.is_summed, 0, sizeof(image.is_summed));
 }
 
-/* A save that begins behind an update, which has not run, and beside which the next one is posted.
- */
+/* A save that begins after an update that has not run yet; the next one is posted meanwhile. */
 static void save_beside_updates(struct bed *bed)
 {
     static char before[PARTS * BYTES];
@@ -322,7 +321,8 @@ TEST(test_device_copy__a_save_beside_an_update_holds_the_state_before_it)
     on_all(save_beside_updates);
 }
 
-/* The same first update twice: what the second save has is known, and no host waited between. */
+/* The same first update twice: the contents of the second save are known, and no host waited in
+ * between. */
 static void save_behind_an_update(struct bed *bed)
 {
     static char after[PARTS * BYTES];
@@ -393,7 +393,7 @@ static void lose_memory(struct bed *bed)
         image.num_places = 0;
         assert_int_equal(device_copy_begin(bed->copy), 0);
         start(bed->copier);
-        update(bed); /* waits for nobody */
+        update(bed); /* waits for no copy */
         assert_int_equal(copier_wait(bed->copier, &times), ERR_UNAVAILABLE);
         image = (struct ckpt_save){.fails_at = NEVER};
         map_arena();
@@ -428,7 +428,7 @@ TEST(test_device_copy__a_copy_that_fails_costs_its_save_and_no_other)
     }
 }
 
-/* A load: from memory that the device knows, and from other. */
+/* A load: from memory that the device has registered, and from other memory. */
 static void load(struct bed *bed)
 {
     static char other[BYTES], third[BYTES], got[PARTS * BYTES];
@@ -438,7 +438,7 @@ static void load(struct bed *bed)
     assert_int_equal(hooks.copy(hooks.user, bed->state.exp_avg, other, BYTES), 0);
     assert_int_equal(hooks.copy(hooks.user, bed->state.exp_avg_sq, third, BYTES), 0);
     assert_int_equal(hooks.copied(hooks.user), 0);
-    memset(other, 0, sizeof(other)); /* nobody reads it any more */
+    memset(other, 0, sizeof(other)); /* no copy reads it any more */
     read_state(bed, got);
     for (size_t i = 0; i < BYTES; i++)
         assert_true(got[i] == (char)(i * 7) && got[BYTES + i] == (char)(i * 13) &&

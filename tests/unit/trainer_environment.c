@@ -1,9 +1,8 @@
-/* trainer_environment.c - on what the ranks of a run run.
+/* trainer_environment.c - the environment of a run's ranks.
  *
- * Goal: what a checkpoint keeps of it names host, libraries and variables, no secret, and the ranks
- * that differ from rank 0, in bounded bytes; of a change that may alter bits one line is made.
- * Method: ranks that are threads, with other kernels each; variables that are set here; pairs of
- * environments. */
+ * Goal: a checkpoint records host, libraries and variables, no secret, and the ranks that differ
+ * from rank 0, in bounded bytes. A change that may alter bits gives one line. Method: ranks that
+ * are threads, with other kernels each; variables that are set here; pairs of environments. */
 #include "tests/unit/suite.h"
 #include "trainer/comm/comm.h"
 #include "trainer/record/environment.h"
@@ -103,7 +102,7 @@ TEST(test_environment__its_bytes_are_bounded)
     const json_t *ranks = json_object_get(found, "ranks");
     assert_int_equal(json_object_size(ranks), ENVIRONMENT_OTHERS_MAX);
     assert_string_equal(text_at(json_object_get(ranks, "8"), "kernels"), "kernels 8");
-    /* Of the variables some 9, and the 6 ranks of which nothing is told. */
+    /* Some 9 of the variables, and the 6 ranks that are not described. */
     assert_in_range(json_integer_value(json_object_get(found, "left_out")), 6 + 8, 6 + 12);
     for (int i = 0; i < 20; i++) {
         snprintf(name, sizeof(name), "HOLDFAST_LONG_%d", i);

@@ -1,16 +1,16 @@
-/* trainer_estimate.c - what an estimate says of a mesh, against what that mesh takes.
+/* trainer_estimate.c - the estimate for a mesh, compared with the real use of that mesh.
  *
  * Goal: memory, calls, bytes and work of a dry rank are those of the real one, for every axis and
  * mode; all ranks together work as much as the estimate's sum; the sum follows from the shape.
  * Method: one step of the tiny model on real ranks (threads), with counting kernels in front of the
- * real ones and the sums of the flight recorders; memory is what the ranks have allocated. */
+ * real ones and the sums of the flight recorders; memory is the sum of the ranks' allocations. */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
 #include "trainer/forecast/estimate.h"
 
 #define RANKS_MAX 16
 
-/* What a real rank took. */
+/* The use of a real rank. */
 struct taken {
     uint64_t kept, shared, state, work;
     struct flight_sum sums[FLIGHT_SUMS_MAX];
@@ -82,11 +82,11 @@ static void want_memory(const struct dry_rank *dry, const struct taken *real, ui
     assert_int_equal(dry->kept, real[0].kept);
     assert_int_equal(dry->shared, real[0].shared);
     assert_int_equal((state + 127) / 128, (real[0].state + 127) / 128);
-    /* Parameters and two moments; copies share the work, but for what no row divides. */
+    /* Parameters and two moments; copies share the work, except for rows that do not divide. */
     double image = (double)(dry->image * real[0].copies) / ((double)elements * 3 * sizeof(float));
     assert_true(image > 0.99 && image < 1.1);
     assert_true(dry->activations > 0 && dry->activations <= dry->shared + dry->kept);
-    /* Of the stage; other sizes may lie with other gaps between them. */
+    /* Of the stage; other sizes may give other gaps between the parts. */
     for (uint32_t i = 1; i < ranks; i++)
         assert_true(real[i].kept + real[i].shared <= (dry->kept + dry->shared) * 1.01);
 }
@@ -178,7 +178,7 @@ TEST(test_estimate__sums_of_bf16_take_half_the_bytes)
     assert_int_equal(kept - kept_narrow, bytes / 2);
 }
 
-/* What the two stages of six layers each take; 0: it was refused. */
+/* The use of each of the two stages of six layers; 0: it was refused. */
 static void bytes_within(uint64_t out[2], const char *mode, uint64_t budget)
 {
     struct dry_rank stages[2];
@@ -195,7 +195,8 @@ static void bytes_within(uint64_t out[2], const char *mode, uint64_t budget)
         assert_non_null(strstr(report_message(), "activation_checkpoint.memory_budget"));
 }
 
-/* From all kept down to nothing: what is taken fits, and one byte less is a step of its own. */
+/* From keeping everything down to nothing: an estimate's own memory fits, and with one byte less
+ * the next mode is chosen. */
 TEST(test_estimate__a_budget_in_bytes_is_filled_as_far_as_layers_allow)
 {
     uint64_t most[2], least[2], now[2], last = 0;
@@ -295,7 +296,7 @@ TEST(test_estimate__a_librarys_workspace_is_that_of_attention_where_cudnn_has_it
     assert_int_equal(workspace_of("kernels.device=cpu"), 0);
 }
 
-/* Rank 1 of three: of each kind what leaves it, in sums of their own. */
+/* Rank 1 of three: the bytes that leave it, summed by kind. */
 TEST(test_estimate__bytes_sent_are_those_that_leave_the_rank)
 {
     struct comm *world, *pair;

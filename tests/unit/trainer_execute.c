@@ -1,11 +1,11 @@
 /* trainer_execute.c - a rank that cannot go on with its program ends the others, and itself.
  *
- * Goal: whichever operation fails, of the thread that computes or of a lane beside it, every rank
- * ends at once, and the rank that failed alone has the reason. Method: ranks are threads, on a mesh
- * of stages and shards or tensor parallel; one of them fails in one operation, or in one call of
- * its communicators before the call is made, one after the other until nothing has failed any more.
- * A wait that is not ended lasts LATE_SECONDS, and then it has a reason of its own. With --mpi
- * ranks are processes and one call fails (tests/integration/comm_mpi.sh). */
+ * Goal: when any operation of the computing thread or of a lane fails, every rank ends at once, and
+ * only the failed rank has the reason. Method: ranks are threads, on a mesh of stages and shards or
+ * tensor parallel; one of them fails in one operation, or in one call of its communicators before
+ * the call is made, one after the other until no failure is left. A wait that no failure ends lasts
+ * LATE_SECONDS, and then has its own reason. With --mpi ranks are processes and one call fails
+ * (tests/integration/comm_mpi.sh). */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
 #include "trainer/comm/flight.h"
@@ -25,7 +25,7 @@ struct failing {
     enum form form;
     uint32_t rank;           /* that fails */
     uint32_t at_op, at_call; /* counted from 1; 0: in none */
-    bool while_computing;    /* in a gather, when the rank is within the operation behind */
+    bool while_computing;    /* in a gather, while the rank is within the next operation */
     struct walk execution[RANKS];
     struct model_batch batch[RANKS];
     char said[RANKS][512]; /* a rank's error */
@@ -68,7 +68,7 @@ static int run_failing(struct comm *comm, const struct comm_call *call)
     return is_call ? made_to_fail() : real_ops->run(comm, call);
 }
 
-/* The rank computes, and does not look whether a lane of its own has failed. */
+/* The rank computes, and does not notice a failed lane of its own. */
 static void stay_within(void)
 {
     bed->is_armed = true;
@@ -117,8 +117,8 @@ static int run_step(struct rank *r, void *user)
     /* Whose program needs nothing more of the rank that fails learns it here. */
     int rc = parallel_agree(
         r->world, execute_program(r->p, r->p->run.program, &f->execution[r->world->rank]));
-    if (r->world
-            ->is_lost) { /* with MPI, which may still write what it receives: nothing is freed */
+    if (r->world->is_lost) { /* with MPI, which may still write into its receive buffers: nothing is
+                                freed */
         fprintf(stderr, "rank %u: %s\n", r->world->rank, report_line());
         comm_abort(r->world, EXIT_RUN_AGAIN);
     }

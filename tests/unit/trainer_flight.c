@@ -1,9 +1,9 @@
 /* trainer_flight.c - the flight recorder of a rank's calls.
  *
- * Goal: the ring has the last calls, in which state each is; who waits too long ends, with a dump
- * of it. Method: ranks run in threads and look into their own recorder; what they find wrong is
- * counted, and the test's own thread asserts. The dump is read as text. A step of two ranks of
- * which one stops in mid-step says where both are in their program. */
+ * Goal: the ring has the last calls with their states; a rank that waits too long ends, with a dump
+ * of the ring. Method: ranks run in threads and check their own recorder; errors are counted, and
+ * the test's own thread asserts. The dump is read as text. When one of two ranks stops in mid-step,
+ * the dump shows the position of both in their program. */
 #include "proto/base/report.h"
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Found by the threads; 0 is what all want. */
+/* Counted by the threads; all tests expect 0. */
 static atomic_int num_wrong;
 
 static void want(bool condition)
@@ -54,13 +54,13 @@ TEST(test_comm_flight__the_ring_has_the_last_calls_and_how_they_ended)
 }
 
 struct comm_bed {
-    atomic_bool is_over, has_come; /* rank 0 has given up; rank 1 came behind that */
+    atomic_bool is_over, has_come; /* rank 0 has given up waiting; rank 1 comes later */
     char folder[512];
-    struct comm_request request; /* of what nobody receives */
+    struct comm_request request; /* of a message without a receiver */
 };
 
-/* A message under way is no call that has ended; rank 1 comes to the barrier when rank 0, which is
- * still there, has given up: nobody is met there any more. */
+/* A message under way is not listed as an ended call. Rank 1 comes to the barrier when rank 0,
+ * which still runs, has given up: it meets no rank there. */
 static int come_late(struct comm *comm, void *user)
 {
     struct comm_bed *bed = user;
@@ -157,7 +157,7 @@ static bool next_fake(const void *user, const char *lane, uint32_t index, struct
     return true;
 }
 
-/* Rank 1 leaves out what its program has, so that its next call differs. */
+/* Rank 1 skips an operation of its program, so that its next call differs. */
 static int skip_one(struct comm *comm, void *user)
 {
     struct flight *flight = comm->flight;

@@ -1,9 +1,9 @@
-/* trainer_flight_compare.c - which rank did not come, by the dumps of all.
+/* trainer_flight_compare.c - the rank that did not come, found from the dumps of all.
  *
- * Goal: of ranks in threads the one that another waits for is named, wherever it is; so is one that
- * SIGKILL ended, by the ring that it left. Method: each rank writes its recorder (flight_write)
- * into a folder at a moment when the others wait; the text of the comparison is searched. A rank
- * that is killed is a process of its own. */
+ * Goal: among ranks in threads the one that another waits for is named, wherever it is; so is a
+ * rank that SIGKILL ended, by its ring. Method: each rank writes its recorder (flight_write) into a
+ * folder at a moment when the others wait; the text of the comparison is searched. A killed rank is
+ * a separate process. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 #include "trainer/comm/comm.h"

@@ -27,7 +27,7 @@
 #define WEIGHTS_DIGEST UINT64_C(0x421f10a3b38b2592)
 #define ROPE_DIGEST UINT64_C(0xd0961f0beba32bef)
 
-/* What the trainer and the plain kernels call, at arguments of the size that they have. */
+/* The trainer's calls and the plain kernels, at arguments of realistic size. */
 static uint64_t digest_of_libm(void)
 {
     static double values[PROBES][5];

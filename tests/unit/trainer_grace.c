@@ -1,8 +1,7 @@
-/* trainer_grace.c - the time that a run was given to end in.
+/* trainer_grace.c - the time limit for the shutdown of a run.
  *
- * Goal: a last save is begun only if it will be over by then, and all ranks know the least that any
- * of them has. Method: times; ranks as threads, of which one alone was asked.
- */
+ * Goal: a last save is begun only if it will end in time, and all ranks know the shortest limit of
+ * any of them. Method: times; ranks as threads, of which only one got the request. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 #include "trainer/comm/comm.h"
@@ -15,7 +14,7 @@ TEST(test_grace__time_runs_from_when_somebody_asks)
 {
     assert_true(grace_left(100, 30, 110) == 20);
     assert_true(grace_left(100, 30, 140) == -10);
-    assert_true(grace_left(0, 30, 110) == INFINITY);  /* nobody has */
+    assert_true(grace_left(0, 30, 110) == INFINITY);  /* no rank has a limit */
     assert_true(grace_left(100, 0, 110) == INFINITY); /* there is no limit */
 }
 

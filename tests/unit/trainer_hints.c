@@ -108,7 +108,7 @@ TEST(test_hints__a_size_that_is_no_multiple_gets_the_nearest)
         const char *words;
     } cases[] = {
         {4096, 14336, 50257, "model.vocab_size = 50257 is no multiple of 128, 50304 is"},
-        {4096, 14336, 128257, "128384 is"}, /* up only: what there is has to fit */
+        {4096, 14336, 128257, "128384 is"}, /* up only: the existing memory has to fit */
         {4096, 11000, 32000, "model.hidden_dim = 11000 is no multiple of 128, 11008 is"},
         {4096, 11100, 32000, "11136 is"},
         {4096, 11030, 32000, "11008 is"},
@@ -137,7 +137,7 @@ TEST(test_hints__threads_of_ranks_are_to_have_cores)
     struct hint_facts facts = plain_facts();
     facts.sharers = 4;
     facts.threads = 3;
-    assert_null(hint_of(&facts, "few_cores")); /* nobody asked */
+    assert_null(hint_of(&facts, "few_cores")); /* no request */
     facts.cores = 12;
     assert_null(hint_of(&facts, "few_cores"));
     facts.cores = 11;

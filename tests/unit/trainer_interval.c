@@ -1,8 +1,8 @@
 /* trainer_interval.c - how many steps lie between two saves that the trainer chooses itself.
  *
- * Goal: the first save comes soon, later ones as Daly's formula says of what was measured; a figure
- * that moves a little moves nothing. Method: figures whose intervals tests/unit/proto_daly.c has.
- */
+ * Goal: the first save comes soon, later ones at the interval of Daly's formula from the measured
+ * figures; a small change of a figure changes nothing. Method: figures whose intervals
+ * tests/unit/proto_daly.c has. */
 #include "tests/unit/suite.h"
 #include "trainer/save/interval.h"
 

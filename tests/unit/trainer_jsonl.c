@@ -120,7 +120,7 @@ TEST(test_jsonl__each_line_has_its_attempt_and_a_step_its_samples)
     unlink(config.jsonl_file);
 }
 
-/* Steps 6 to 8 of a start that goes on behind 5; `digest` is that of the first. */
+/* Steps 6 to 8 of a start that continues after 5; `digest` is that of the first. */
 static void write_steps(uint64_t attempt, const char *run, uint64_t digest, uint64_t next_sample)
 {
     static const struct history none;

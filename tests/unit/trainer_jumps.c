@@ -1,7 +1,7 @@
-/* trainer_jumps.c - samples that a run leaves out.
+/* trainer_jumps.c - samples that a run skips.
  *
- * Goal: reading goes on behind them wherever it comes to them, also behind several; the list goes
- * through a checkpoint; what is no list is refused. */
+ * Goal: reading continues after them wherever it reaches them, also after several. The list
+ * survives a checkpoint; other text is refused. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 #include "trainer/data/jumps.h"
@@ -10,7 +10,7 @@
 
 TEST(test_jumps__reading_goes_on_behind_all_of_them)
 {
-    /* Behind the first begins another; what was left out first comes later. */
+    /* The second skip begins right after the first; the sample skipped first comes later. */
     const struct jumps jumps = {.num = 3, .of = {{42, 6}, {12, 6}, {48, 6}}};
     static const uint64_t cases[][2] = {{0, 0},   {11, 11}, {12, 18}, {17, 18}, {18, 18},
                                         {41, 41}, {42, 54}, {47, 54}, {48, 54}, {54, 54}};

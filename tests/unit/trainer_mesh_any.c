@@ -1,11 +1,10 @@
 /* trainer_mesh_any.c - random meshes of all five axes, and runs that move between them.
  *
- * Goal: whatever mesh a run is on, and wherever it goes on, it has the bits of one rank. Method: a
- * run is drawn (blocks of both axes, groups of leaves, type, tied or not, mask, batch, leaves) and
- * made on one rank; then its three steps are made on three meshes of up to 16 ranks that are drawn,
- * too, each with its own schedule, stages, activations, reshard policy, rotation and threads. SEED
- * is printed and repeats a series; RUNS says how many runs (RUNS=34 are 102 meshes and 68 moves).
- */
+ * Goal: on any mesh, and wherever it continues, a run has the bits of one rank. Method: a run is
+ * drawn at random (blocks of both axes, groups of leaves, type, tied or not, mask, batch, leaves)
+ * and made on one rank; then its three steps are made on three random meshes of up to 16 ranks,
+ * each with its own schedule, stages, activations, reshard policy, rotation and threads. SEED is
+ * printed and repeats a series; RUNS says how many runs (RUNS=34 are 102 meshes and 68 moves). */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/random.h"
 #include "tests/unit/suite.h"
@@ -38,14 +37,14 @@ static const char *one_of(const char *const *list, uint32_t num)
     one_of((const char *const[]){__VA_ARGS__}, \
            sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 
-/* ---- what is drawn ---- */
+/* ---- random choices ---- */
 
 struct any_run {
     uint32_t tp_blocks, cp_blocks;
     const char *settings;
 };
 
-/* What belongs to a run, on whatever mesh. */
+/* The settings of a run, the same on every mesh. */
 static struct any_run draw_run(void)
 {
     uint32_t tp_blocks = power_below(4), cp_blocks = power_below(4);

@@ -1,10 +1,9 @@
 /* trainer_meshes.c - the same bits on every mesh.
  *
  * Goal: in the canonical order, losses, gradient norms, parameters and moments do not depend on the
- * mesh, the schedule, the threads, on what is computed again or gathered again, nor on where a run
- * goes on; the fast order agrees to rounding. Method: see parallel_bed.h. Each row is a run, and a
- * mesh with settings of its own; what a row leaves open goes through all its choices.
- */
+ * mesh, the schedule, the threads, on recomputation or repeated gathers, nor on the mesh where a
+ * run continues; the fast order agrees to rounding. Method: see parallel_bed.h. Each row is a run,
+ * and a mesh with its own settings; a setting that a row leaves open takes all its values. */
 #include "tests/unit/parallel_bed.h"
 
 #define NUM_OF(list) (sizeof(list) / sizeof(list[0]))
@@ -75,8 +74,8 @@ TEST(test_meshes__the_fast_order_is_the_canonical_one_where_sums_are_divided)
 }
 
 /* Eleven leaves, each rounded to 8 bits when it is added: in six steps the loss stays within 2e-3
- * of that of float, the norm within 5e-2. A step does not begin with what the one before has left.
- */
+ * of that of float, the norm within 5e-2. A step does not begin with the residue of the step
+ * before. */
 TEST(test_meshes__sums_of_bf16_are_near_and_a_mesh_repeats_their_bits)
 {
     static const struct place meshes[] = {
@@ -194,8 +193,8 @@ TEST(test_meshes__a_schedule_from_a_file_gives_the_same_bits)
     unlink(path);
 }
 
-/* What one leaf leaves for the next: parameters that stay gathered, leaves that all wait for the
- * last one's forward. */
+/* State that one leaf keeps for the next: parameters that stay gathered, leaves that all wait for
+ * the last one's forward. */
 TEST(test_meshes__what_outlives_a_leaf_has_room_of_its_own)
 {
     const char *run = "canonical.tp_blocks=4 canonical.cp_blocks=4 training.local_batch_size=2";
@@ -216,8 +215,7 @@ TEST(test_meshes__groups_may_be_cut_otherwise_by_a_ramp)
 #define WIDE(heads) HEADS(heads) " model.n_heads=" heads " training.local_batch_size=2"
 
 /* The text has 300 tokens: eight blocks are of 38, the last of 34; 32 are of 10, and two have none.
- * Without loss parallel, tied, in chunks; shards, pieces and moments of nothing but what fills up.
- */
+ * Without loss parallel, tied, in chunks; shards, pieces and moments of padding alone. */
 TEST(test_meshes__a_vocabulary_that_blocks_do_not_divide_gives_the_same_bits)
 {
     static const char *const whole = "parallelism.disable_loss_parallel=false";
@@ -256,7 +254,7 @@ TEST(test_meshes__a_run_that_moves_between_meshes_keeps_its_bits)
 
 /* ---- settings of a run that change its bits ---- */
 
-/* What fills a vocabulary up is in no sum. */
+/* The padding of a vocabulary is in no sum. */
 TEST(test_meshes__blocks_are_another_order_of_sums)
 {
     static const struct {
@@ -301,7 +299,7 @@ TEST(test_meshes__moments_of_bf16_are_rounded_alike)
 #define FLOAT8 "model.converters=quantize.linear.float8"
 #define FORMAT " quantize.linear.float8.grad_output_dtype=float8_"
 
-/* The format that is set comes as far as the products; what none sets is e5m2. */
+/* The configured format reaches the products; the default is e5m2. */
 TEST(test_meshes__gradients_of_e4m3_are_others_than_those_of_e5m2)
 {
     struct outcome *none = outcome_of(alone, 1, FLOAT8);

@@ -1,11 +1,11 @@
 /* trainer_model.c - the model's table, initial weights, forward and backward.
  *
- * Goal: shapes and parameter counts are Llama's; initial values do not depend on who makes them;
- * the gradient of the whole model is the derivative of its loss. Method: published parameter
- * counts; blocks are called with whole tensors in plain arrays; per tensor, central differences
- * along a random direction and along the gradient itself (a wrong component shows in the first, a
- * wrong size in the second); the loss again, in double, from the logits.
- * Recomputation and a backward in halves have to give the same bits as neither. */
+ * Goal: shapes and parameter counts are Llama's; initial values do not depend on the rank that
+ * makes them; the gradient of the whole model is the derivative of its loss. Method: published
+ * parameter counts; blocks are called with whole tensors in plain arrays; per tensor, central
+ * differences along a random direction and along the gradient itself (a wrong component shows in
+ * the first, a wrong size in the second); the loss again, in double, from the logits. Recomputation
+ * and a backward in halves have to give the same bits as neither. */
 #include "kernels/backend.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
@@ -25,7 +25,7 @@
 #define ROWS (BATCH * SEQ)
 #define TENSORS_MAX 64u
 
-/* Kernels that look again for the largest value of what is rounded, where it was noted before. */
+/* Kernels that search again for the largest value to be rounded, where it was noted before. */
 struct watch {
     struct kernels base;
     struct kernel_backend_ops ops;
@@ -89,7 +89,7 @@ static struct model_shape tiny(uint32_t vocab)
     return shape;
 }
 
-/* The model asks kernels for at least 64-byte alignment. */
+/* The model requires kernels with at least 64-byte alignment. */
 static void *aligned_bytes(size_t bytes)
 {
     return aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -141,7 +141,7 @@ static void block_backward(struct bed *bed, uint32_t block, uint32_t halves)
     assert_int_equal(model_backward(bed->model, 0, block, halves, w, dw), 0);
 }
 
-/* Behind a forward of the last block, or its backward in chunks. */
+/* After a forward of the last block, or its backward in chunks. */
 static double loss_behind(struct bed *bed)
 {
     const void *w[MODEL_BLOCK_TENSORS_MAX];
@@ -230,7 +230,7 @@ static void bed_open_way(struct bed *bed, const struct model_shape *shape,
     bed->watch.ops.run = watch_run;
     bed->watch.base.ops = &bed->watch.ops;
     assert_int_equal(model_set_kernels(bed->model, &bed->watch.base, bed->lane), 0);
-    run_leaf(bed, NULL); /* the walk: what a leaf takes must be what it noted */
+    run_leaf(bed, NULL); /* the walk: a leaf must take what it noted */
     assert_int_equal(memory_place(bed->memory), 0);
     assert_int_equal(memory_commit(bed->memory, NULL), 0);
     model_kernel_shapes(bed->model, &shapes);
@@ -394,7 +394,7 @@ TEST(test_model__a_masked_document_knows_nothing_of_what_is_before_it)
     }
 }
 
-/* `vocab` and what follows: 0 is what the flavor has. */
+/* `vocab` and the later ones: 0 is the flavor's value. */
 static const struct {
     const char *name;
     uint32_t vocab, kv_heads, head_dim;

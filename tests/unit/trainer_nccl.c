@@ -1,11 +1,11 @@
 /* trainer_nccl.c - communicators of NCCL between simulated GPUs (tests/simgpu/nccl.c).
  *
- * Goal: what is in the memory of GPUs arrives with every byte, and sums of floats are those of the
- * group, in every order that CUDA allows and in groups of any cut; ranks that call something else
- * are named with both places; a rank that does not come is waited for as long as was said; each
- * call of NCCL that fails, once or for ever, becomes an error on every rank, and nobody waits for
- * ever. Method: ranks are threads, each with a GPU; bytes are a function of sender, receiver and
- * place. The object that ships is linked. */
+ * Goal: every byte in the memory of GPUs arrives, and sums of floats are those of the group, in
+ * every order that CUDA allows and in groups of any cut. Ranks that call different operations are
+ * named with both places. A missing rank is waited for until the time limit. Each failed call of
+ * NCCL, once or for ever, becomes an error on every rank, and no rank waits for ever. Method: ranks
+ * are threads, each with a GPU; bytes are a function of sender, receiver and place. The released
+ * object is linked. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "tests/simgpu/simgpu.h"
@@ -62,7 +62,7 @@ static size_t part_of(uint32_t from, uint32_t to, bool is_even)
     return is_even ? PART : 1 + (from * 29 + to * 13) % PART;
 }
 
-/* One exchange of all with all, or a gather (parts for 0 go to everybody). */
+/* One exchange of all with all, or a gather (the parts for 0 go to every rank). */
 static int exchange(struct gpu *g, struct comm *comm, bool is_gather, bool is_even)
 {
     size_t send[RANKS], send_at[RANKS], recv[RANKS], recv_at[RANKS];
@@ -122,7 +122,7 @@ static float number_at(const unsigned char *numbers, size_t i, size_t element)
     return x;
 }
 
-/* One reduce-scatter to parts of these sizes, then one sum in place of what was sent. */
+/* One reduce-scatter to parts of these sizes, then one sum in place of the sent data. */
 static int sums(struct gpu *g, struct comm *comm, bool is_even, size_t element)
 {
     size_t counts[RANKS], at = 0, num = BYTES / element;
@@ -193,7 +193,7 @@ static int ring(struct gpu *g, struct comm *comm)
     return 0;
 }
 
-/* One way: what is sent waits for what its lane was given, no send waits for its receive, and each
+/* One way: a send waits for the earlier work of its lane, no send waits for its receive, and each
  * may be waited for alone. */
 static int stages(struct gpu *g, struct comm *pair)
 {
@@ -257,7 +257,7 @@ static int end_here(void)
     return report_error(ERR_IO, NULL, "this rank ends");
 }
 
-/* A send that nobody receives: its wait ends when the other rank does. */
+/* A send without a receive: its wait ends when the other rank ends. */
 static int send_to_nobody(struct gpu *g, struct comm *group)
 {
     struct comm_request request = {0};
@@ -324,7 +324,7 @@ static char tcp_port[8]; /* of ranks that meet over TCP; "": they are threads al
 
 static int rank_main(struct comm *bootstrap, void *user);
 
-/* A thread that knows of the others what it is told over TCP. */
+/* A thread that learns about the others only over TCP. */
 static int rank_over_tcp(struct comm *threads, void *user)
 {
     struct tcp_options options = {.rank = threads->rank,

@@ -183,7 +183,7 @@ TEST_BETWEEN(test_optimizer__a_block_of_many_tensors_is_updated_whole_and_alone,
     }
 }
 
-/* Steps of a tenth of what 8 bits resolve: rounded to nearest, no moment would ever move. */
+/* Steps of a tenth of the resolution of 8 bits: rounded to nearest, no moment would ever move. */
 #define MANY 4096u
 #define STEPS 60
 

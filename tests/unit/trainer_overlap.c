@@ -1,11 +1,12 @@
-/* trainer_overlap.c - communication goes on while a rank computes, and what a walk foretells.
+/* trainer_overlap.c - communication continues while a rank computes, and the prediction of a walk.
  *
  * Goal: a step lasts as long as the critical path of its program, and that is hardly longer than
  * compute or communication alone, whichever is more. Method: 16 equal layers of a tiny model on two
- * ranks (FSDP, DDP in buckets of two layers, or context parallel in a ring). What goes between
- * stages, trainer_bubble.c tells. On a virtual clock (virtual_clock.h) the products of a layer last
- * what the ratio says, its gathers and exchanges, or what goes around its ring, what a slow link
- * would take (delay_comm.h), and all else no time. The same figures are given to timeline_walk. */
+ * ranks (FSDP, DDP in buckets of two layers, or context parallel in a ring). trainer_bubble.c tests
+ * messages between stages. On a virtual clock (virtual_clock.h) the ratio sets the time of a
+ * layer's products. Its gathers and exchanges, or the messages around its ring, take the time of a
+ * slow link (delay_comm.h); everything else takes none. The same figures are given to
+ * timeline_walk. */
 #include "tests/unit/delay_comm.h"
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
@@ -13,7 +14,7 @@
 #include "trainer/plan/timeline.h"
 
 #define LAYERS 16
-#define PATH_GOAL 1.05  /* of a step to its critical path: the walk knows one rank */
+#define PATH_GOAL 1.05  /* ratio of a step to its critical path: the walk knows one rank */
 #define LARGER_GOAL 1.1 /* and to compute or communication */
 
 static const double ratios[] = {0.2, 1, 5}; /* of communication to compute */
@@ -133,7 +134,7 @@ static int measure(struct rank *r, void *user)
                                    .losses = p->run.row_losses}};
     struct figures f = {.p = p, .s = &s, .link = link};
     bool is_ring = p->plan->shape.has_ring;
-    /* What a layer moves in the time of its forward: three times that, in three times that. */
+    /* A layer moves in the time of its forward three times that, in three times that. */
     double bytes = (double)p->plan->blocks[1].shard_counts[0] * sizeof(float);
     if (p->plan->mesh.degree[AXIS_SHARD] == 1)
         bytes = (double)p->plan->blocks[1].piece_counts[0] / 3 * sizeof(float);
@@ -228,8 +229,8 @@ TEST(test_overlap__without_lanes_compute_and_communication_add_up)
     }
 }
 
-/* Of a forward they are used at once; of a backward, a third of whose time is the forward's, they
- * go while the layer behind is computed. */
+/* In a forward the gathers are used at once. In a backward, a third of whose time is the forward's,
+ * they are made while the next layer is computed. */
 TEST(test_overlap__keys_go_around_behind_the_backward)
 {
     for (size_t i = 0; i < NUM_RATIOS; i++) {

@@ -1,10 +1,9 @@
-/* trainer_parallel.c - the step on many ranks, beside its numbers.
+/* trainer_parallel.c - the step on many ranks, apart from its numbers.
  *
- * Goal: what one rank is asked, sees or cannot read is known to all; what is not finite is found
- * where it began; a replica that comes apart is found; a world that does not fit is refused with
- * the sum. Method: see parallel_bed.h; one rank is told to stop, loses its samples, or gets a wrong
- * bit. That meshes have the same bits, trainer_meshes.c tells.
- */
+ * Goal: all ranks learn of a request, a finding or a read error of one rank. A value that is not
+ * finite is found at its origin. A diverging replica is found. A world that does not fit is refused
+ * with the sum. Method: see parallel_bed.h; one rank is told to stop, loses its samples, or gets a
+ * wrong bit. trainer_meshes.c tests that meshes have the same bits. */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
 
@@ -35,7 +34,7 @@ static unsigned look_once(void *user)
 
 static struct step_break breaks[4]; /* by rank */
 
-/* Who fails first ends the call from which another is still to wake. */
+/* The rank that fails first may end a call from which another has yet to wake. */
 static int find_break(struct parallel *p, const struct step_result *result)
 {
     static atomic_uint found;
@@ -47,9 +46,9 @@ static int find_break(struct parallel *p, const struct step_result *result)
     return report_error(ERR_INVALID, NULL, "the test has seen enough");
 }
 
-/* Two stages of two shards. A gradient that breaks at the loss does so first where the output is; a
- * weight that is too large breaks the loss of the first leaf; a weight that is none is named
- * itself. */
+/* Two stages of two shards. A gradient that breaks at the loss is first found where the output is.
+ * A weight that is too large breaks the loss of the first leaf. A weight that is not finite is
+ * named itself. */
 TEST(test_parallel__what_is_not_finite_is_found_where_it_began)
 {
     struct outcome *outcome = new_outcome();
@@ -100,7 +99,7 @@ TEST(test_parallel__all_ranks_of_a_step_get_what_any_has_seen)
     free_outcomes(outcome);
 }
 
-/* What each rank was told by a step and by logits that could not read their samples. */
+/* The results on each rank of a step, and of logits that could not read their samples. */
 struct unread {
     struct config config;
     int step_rc[3], logits_rc[3];
@@ -216,7 +215,7 @@ TEST(test_parallel__shards_are_in_parts_of_a_machine_where_leaves_are_in_groups)
 
 /* ---- replicas ---- */
 
-/* What each rank of 3 x 2 was told before and after one bit of one replica changed. */
+/* The results on each rank of 3 x 2 before and after one bit of one replica changed. */
 #define SLICE_LAST UINT32_MAX
 struct apart {
     struct config config;
@@ -250,7 +249,7 @@ static int come_apart(struct rank *r, void *user)
     return 0;
 }
 
-/* All ranks agree before, and afterwards where no copy differs. One says what it found. */
+/* All ranks agree before, and afterwards where no copy differs. One reports its finding. */
 static void want_apart(struct apart *apart, uint32_t ranks, int after, const char *want)
 {
     bool is_said = want == NULL;
@@ -356,8 +355,8 @@ TEST(test_parallel__an_estimate_plans_without_starting_ranks)
     uint64_t state_bytes = 4 * 4 * model_shape_parameters(&table->shape);
     assert_in_range(kept[ONE] - kept[SHARDS], state_bytes * 70 / 100, state_bytes * 80 / 100);
     assert_true(shared[SHARDS] > shared[ONE]); /* gathering needs room */
-    /* Copies have a quarter of the sums, and all that they come to; with ZeRO a quarter of the
-     * moments, and no more of the sums. */
+    /* Copies have a quarter of the sums, and their full total; with ZeRO a quarter of the moments,
+     * and no more of the sums. */
     assert_in_range(kept[COPIES] - kept[ONE], state_bytes * 5 / 100, state_bytes * 8 / 100);
     assert_in_range(kept[ONE] - kept[ZERO], state_bytes * 53 / 100, state_bytes * 58 / 100);
     model_table_free(table);

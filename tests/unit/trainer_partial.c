@@ -1,9 +1,9 @@
-/* trainer_partial - what of a checkpoint a model takes that fits in part.
+/* trainer_partial - the tensors that a model takes from a checkpoint that fits only in part.
  *
- * Goal: tensors of alike name and shape are taken, of embedding and output the rows that both
- * have; the rest is fresh, or refused by name; the table says all of it, a line for alike layers.
- * Method: metadata of checkpoints as ckpt_metadata() gives them, made of a model's table. That
- * weights have the bits, on every mesh, integration/partial.py tells. */
+ * Goal: tensors of alike name and shape are taken, of embedding and output the rows that both have;
+ * the rest is initialized, or refused by name; the table lists all of it, with one line for alike
+ * layers. Method: metadata of checkpoints as ckpt_metadata() gives them, made of a model's table.
+ * integration/partial.py tests the bits of the weights on every mesh. */
 #include "tests/unit/suite.h"
 #include "trainer/record/partial.h"
 

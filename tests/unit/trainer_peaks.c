@@ -1,6 +1,6 @@
-/* trainer_peaks.c - what mfu is a part of.
+/* trainer_peaks.c - the peak rates that mfu is relative to.
  *
- * Goal: a GPU has the peak of its own board, and what is not known none. Method: names as CUDA and
+ * Goal: a GPU has the peak of its board, and an unknown one has none. Method: names as CUDA and
  * kernels_describe() give them, beside the data sheets' numbers. */
 #include "tests/unit/suite.h"
 #include "trainer/observe/peaks.h"

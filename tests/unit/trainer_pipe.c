@@ -1,9 +1,9 @@
 /* trainer_pipe.c - schedules of a pipeline.
  *
  * Goal: each action once, in an order that can be run; no more leaves under way than the schedule
- * promises; the idle part of the time is the one that is known for it; a file that cannot be run is
- * refused with the action. Method: schedules for many numbers of ranks and leaves are replayed by
- * the rules of dependence alone. */
+ * promises; the idle part of the time is the published one; a file that cannot be run is refused
+ * with the action. Method: schedules for many numbers of ranks and leaves are replayed by the rules
+ * of dependence alone. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 #include "trainer/plan/pipe.h"
@@ -23,7 +23,7 @@ static struct pipe *make(enum pipe_schedule schedule, uint32_t ranks, uint32_t c
     return pipe;
 }
 
-/* Runs all ranks as far as their actions find what they need; true: to the end. */
+/* Runs all ranks as far as the inputs of their actions are there; true: to the end. */
 static bool runs_to_the_end(const struct pipe *pipe)
 {
     uint32_t at[64] = {0}, stages = pipe->num_ranks * pipe->chunks;
@@ -103,7 +103,7 @@ TEST(test_pipe__every_schedule_runs_each_action_once_in_leaf_order)
 }
 
 /* Leaves under way: at most so many on the first of 4 ranks with 12 leaves, `less` fewer on each
- * behind; or that is a bound. Idle, with p ranks, m leaves and equal times (backward two): of
+ * later rank; or that is a bound. Idle, with p ranks, m leaves and equal times (backward two): of
  * (m + p - 1) parts p - 1; v chunks divide that by v; where the weights' halves wait they fill all
  * but p - 1 of 3 v m + p - 1 units. */
 TEST(test_pipe__activations_and_the_idle_part_are_the_known_ones)

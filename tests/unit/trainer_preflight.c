@@ -1,10 +1,10 @@
-/* trainer_preflight.c - which ranks are fit, and how fast they reach each other.
+/* trainer_preflight.c - the health of ranks, and the speed of their connections.
  *
  * Goal: a rank or a host far below the others is named, with the rate and the median; further below
- * it is broken, and so is one with a problem, whatever its rates. What was not tried makes nobody
- * slow, and two are not compared. Hosts that differ otherwise are warned of. What a call's payload
- * is on the bus is as nccl-tests have it. Method: findings as ranks would send them, times as they
- * would measure. */
+ * it is broken, and so is one with a problem, whatever its rates. A test that was not run makes no
+ * rank slow, and two ranks alone are not compared. A warning names hosts that differ otherwise. The
+ * bus bandwidth of a call is computed as in nccl-tests. Method: findings as ranks send them, times
+ * as they measure them. */
 #include "tests/unit/suite.h"
 #include "trainer/preflight/links.h"
 #include "trainer/preflight/private.h"
@@ -16,7 +16,7 @@
 
 static struct finding all[RANKS];
 
-/* Equal ranks, each on a host of its own. */
+/* Equal ranks, each on a separate host. */
 static void make_equal(void)
 {
     memset(all, 0, sizeof all);

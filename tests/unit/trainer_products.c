@@ -118,7 +118,7 @@ TEST(test_products__rows_of_one_block_are_rounded_once_for_all_columns)
     for (uint32_t row_blocks = 1; row_blocks <= 2; row_blocks++) {
         struct bed *bed = bed_open(row_blocks, 2);
         float out[3][VALUES_MAX] __attribute__((aligned(64)));
-        /* The first is not of float8: what is in the buffer then is not x. */
+        /* The first is not of float8: the buffer does not contain x then. */
         for (uint32_t i = 0; i < 3; i++) {
             const struct product_column columns[] = {{out[0], bed->w[0], WIDTH, 2, i == 0},
                                                      {out[1], bed->w[1], WIDTH, 2, true},

@@ -1,4 +1,4 @@
-/* trainer_program.c - the programs of a step, and what checks them.
+/* trainer_program.c - the programs of a step, and their check.
  *
  * Goal: the programs of every schedule pass the check; a program in which one operation is missing,
  * comes twice or comes too early does not. Method: programs are built for many pipelines; then one
@@ -36,7 +36,7 @@ static void want_pass(struct bed *bed)
     bed_close(bed);
 }
 
-/* What no other operation needs: the step's own, reading and forgetting. */
+/* An operation that no other needs: the step's own, reading and forgetting. */
 static bool is_free(const struct op *op)
 {
     return op->kind == OP_ASK_STOP || op->kind == OP_READ || op->kind == OP_BEGIN ||
@@ -125,7 +125,7 @@ TEST(test_program__a_loss_in_chunks_comes_once_behind_the_heads_backward)
     bed_close(&bed);
 }
 
-/* Its logits are gone when the other weights' turn comes. */
+/* Its logits are gone when it is the other weights' turn. */
 TEST(test_program__a_head_in_chunks_is_never_apart)
 {
     struct bed bed;
@@ -189,7 +189,7 @@ TEST(test_program__leaves_out_of_order_are_found)
     bed_close(&bed);
     bed_open(&bed, PIPE_GPIPE, 1, false);
     p = bed.ranks[0];
-    uint32_t at[2] = {0, 0}; /* of the embedding's exchanges: the first goes behind the second */
+    uint32_t at[2] = {0, 0}; /* of the embedding's exchanges: the first is moved after the second */
     for (uint32_t i = 0; i < p->num_ops; i++)
         if (p->ops[i].kind == OP_EXCHANGE && p->ops[i].block == 0 && p->ops[i].leaf < 2)
             at[p->ops[i].leaf] = i;
@@ -203,7 +203,7 @@ TEST(test_program__leaves_out_of_order_are_found)
 
 /* ---- lanes ---- */
 
-/* As bed_open, with gathers and receives ahead and exchanges behind compute. */
+/* Like bed_open, with gathers and receives ahead and exchanges after compute. */
 static void bed_open_lanes(struct bed *bed, enum pipe_schedule schedule, uint32_t num_ranks,
                            uint32_t depth)
 {
@@ -218,7 +218,7 @@ TEST(test_program__every_schedule_depth_and_loss_makes_programs_that_pass)
 {
     for (uint32_t i = 0; i < NUM_SCHEDULES * 3 * 5 * 2; i++) {
         struct bed bed;
-        uint32_t depth = i / 2 % 5; /* 0: no lanes; 4: nor anything that is dropped */
+        uint32_t depth = i / 2 % 5; /* 0: no lanes; 4: nor any drops */
         if (depth == 0 || depth == 4)
             bed_open(&bed, schedules[i / 30], i / 10 % 3 + 1, depth == 0);
         else
@@ -258,7 +258,8 @@ TEST(test_program__a_block_is_gathered_while_the_one_in_front_is_computed)
     bed_close(&bed);
 }
 
-/* Takes one wait after the other out of a program: those that tell something new are missed. */
+/* Removes one wait after the other from a program: the check detects those that are not
+ * redundant. */
 TEST(test_program__a_missing_wait_between_lanes_is_found)
 {
     struct bed bed;
@@ -333,7 +334,7 @@ static bool is_compute(const struct op *op)
            op->kind == OP_BACKWARD_WEIGHT;
 }
 
-/* Receives of a rank that blocks of another leaf or stage are computed behind. */
+/* Receives of a rank after which blocks of another leaf or stage are computed. */
 static uint32_t count_ahead(const struct program *p)
 {
     uint32_t ahead = 0;
@@ -413,13 +414,13 @@ TEST(test_program__keys_and_values_go_around_in_every_schedule)
         for (uint32_t r = 0; r < bed.o.num_ranks; r++)
             for (uint32_t at = 0; at < bed.ranks[r]->num_ops; at++)
                 rings += bed.ranks[r]->ops[at].kind == OP_RING;
-        /* Leaves, layers, ways: for a recomputation no more. */
+        /* Leaves, layers, directions: for a recomputation no more. */
         assert_int_equal(rings, 5 * 4 * 2);
         want_pass(&bed);
     }
 }
 
-/* All but those of the layer that keeps nothing, whose keys are not there. */
+/* All except those of the layer that keeps nothing, whose keys are not there. */
 TEST(test_program__a_ring_of_a_backward_goes_while_the_block_behind_is_computed)
 {
     struct bed bed;
@@ -474,7 +475,7 @@ TEST(test_program__a_missing_wait_for_the_ring_is_found)
         uint32_t after = op->after[LANE_RING];
         op->after[LANE_RING] = 0;
         bool was_waited_for =
-            op->kind == OP_BACKWARD && op->block == 3; /* by what is computed again */
+            op->kind == OP_BACKWARD && op->block == 3; /* by recomputed operations */
         if (after > 0 && !was_waited_for && check(&bed) != ERR_INVALID)
             fail_msg("operation %u (%s) waits for no ring, and it passes", at, op_name(op->kind));
         op->after[LANE_RING] = after;
@@ -487,7 +488,7 @@ TEST(test_program__a_missing_wait_for_the_ring_is_found)
 
 /* ---- printing ---- */
 
-/* The second of two stages of four blocks, one leaf: each number of an operation is told. */
+/* The second of two stages of four blocks, one leaf: each number of an operation is listed. */
 TEST(test_program__a_list_tells_what_each_operation_waits_for)
 {
     static const char want[] =

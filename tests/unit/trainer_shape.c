@@ -1,7 +1,7 @@
 /* trainer_shape - the shape that a configuration asks for.
  *
  * Goal: keys win over the flavor and over config.json, one by one; a value that makes no Llama, or
- * that would be lost without a word, is refused by its name. Method: configurations as
+ * that would be ignored silently, is refused by its name. Method: configurations as
  * trainer_config_load() leaves them, with one key changed. */
 #include "tests/unit/suite.h"
 #include "trainer/model/shape.h"
@@ -103,7 +103,7 @@ TEST(test_shape__sizes_of_llama_2_are_found_below_their_family)
     assert_int_equal(shape.vocab, 300);
 }
 
-/* What torchtitan's llama3 debugmodel counts: 2 x 2048 x 256, and of each of 6 layers four
+/* The count of torchtitan's llama3 debugmodel: 2 x 2048 x 256, and for each of 6 layers four
  * matrices of 256 x 256, three of 256 x 768, two norms; one norm. */
 TEST(test_shape__torchtitans_debug_model_has_a_name_of_its_own)
 {

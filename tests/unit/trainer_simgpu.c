@@ -2,9 +2,9 @@
  *
  * Goal: the trainer, the back-end and the kernels together compute on a GPU what the CPU computes,
  * on every mesh and in every order that CUDA allows, with graphs and without; a step repeats the
- * graphs of the one before and captures none. A block's update is one launch. In bfloat16 the
- * library gets the same products on every mesh, since its bits are those of what is one call.
- * Method: parallel_bed.h; in float no tensor core has a part, so every byte is that of the CPU's
+ * graphs of the step before and captures none. A block's update is one launch. In bfloat16 the
+ * library gets the same products on every mesh, since its bits depend on the extent of a call.
+ * Method: parallel_bed.h; in float no tensor core is involved, so every byte is that of the CPU's
  * back-end at the level avx2 or above. The state goes out and in again between two stretches. */
 #include "tests/simgpu/simgpu.h"
 #include "tests/unit/parallel_bed.h"

@@ -1,8 +1,8 @@
-/* trainer_stages.c - which blocks the stages of a pipeline have.
+/* trainer_stages.c - the blocks of a pipeline's stages.
  *
- * Goal: by layers the ends count for what they are said to; by cost no other cut has a cheaper most
- * expensive stage; by names the stages are those that were named, or the name is refused. Method:
- * all cuts of small models are tried. */
+ * Goal: by layers the ends count as configured; by cost no other cut has a cheaper most expensive
+ * stage; by names the stages are the named ones, or the name is refused. Method: all cuts of small
+ * models are tried. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 #include "trainer/plan/stages.h"

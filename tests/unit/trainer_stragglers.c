@@ -1,7 +1,8 @@
-/* trainer_stragglers.c - a rank that holds the others up.
+/* trainer_stragglers.c - a rank that delays the others.
  *
- * Goal: who waits much less than the others of its stage is named, once the host was late twice in
- * a row. Method: a table of waits; four threads that meet in barriers, of which one comes late. */
+ * Goal: a rank that waits much less than the others of its stage is named, once its host was late
+ * twice in a row. Method: a table of waits; four threads that meet in barriers, of which one comes
+ * late. */
 #include "proto/base/process.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"

@@ -1,8 +1,8 @@
-/* trainer_suggest.c - which meshes are suggested, and what their steps are said to last.
+/* trainer_suggest.c - the suggested meshes, and the predicted time of their steps.
  *
- * Goal: every mesh of so many ranks is looked at, those that are printed fit and are in the order
- * of their seconds, a step lasts what its products and calls do at the given rates. Method: calls
- * in groups of a mesh beside sums by hand; dry ranks of the tiny model; all meshes of 8 ranks. */
+ * Goal: every mesh of so many ranks is considered. The printed ones fit and are sorted by seconds.
+ * A step lasts as long as its products and calls at the given rates. Method: calls in groups of a
+ * mesh compared with sums by hand; dry ranks of the tiny model; all meshes of 8 ranks. */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
 #include "trainer/forecast/estimate.h"
@@ -132,7 +132,8 @@ static struct suggestions suggest_within(uint64_t bytes)
                             (double)bytes / (1u << 30)));
 }
 
-/* Eight shards on two machines: two groups are faster, which is told of the first mesh. */
+/* Eight shards on two machines: two groups are faster, and the output for the first mesh says
+ * it. */
 TEST(test_suggest__groups_are_told_where_leaves_go_to_other_machines)
 {
     static const struct {
@@ -178,7 +179,7 @@ TEST(test_suggest__what_does_not_fit_computes_again_or_is_left_out)
     suggestions_free(&all);
 }
 
-/* A step of many leaves is told by two short ones. */
+/* A step of many leaves is extrapolated from two short ones. */
 TEST(test_suggest__a_long_step_lasts_what_all_its_leaves_do)
 {
     for (uint32_t stages = 1; stages <= 2; stages++) {

@@ -1,7 +1,7 @@
-/* trainer_switches.c - what saves or ends a run from outside.
+/* trainer_switches.c - requests from outside to save or end a run.
  *
- * Goal: rank 0 sees files and clocks, and removes a save switch. Method: switches on files
- * of a scratch folder; clocks are set back. */
+ * Goal: rank 0 reads files and clocks, and removes a save switch. Method: switches on files of a
+ * scratch folder; clocks are set back. */
 #include "proto/base/report.h"
 #include "tests/unit/shell.h"
 #include "tests/unit/suite.h"
@@ -55,7 +55,7 @@ TEST(test_switches__a_save_switch_asks_for_one_save)
     assert_int_equal(switches_poll(&switches, 0), SWITCH_SAVE);
     assert_int_equal(access(config.save_switch, F_OK), -1);
     assert_int_equal(switches_poll(&switches, 0), 0);
-    /* One that cannot be removed asks once, too. */
+    /* A switch that cannot be removed counts once, too. */
     assert_int_equal(mkdir(config.save_switch, 0777), 0);
     assert_int_equal(switches_poll(&switches, 0), SWITCH_SAVE);
     assert_int_equal(switches_poll(&switches, 0), 0);

@@ -1,10 +1,10 @@
 /* trainer_tcp.c - processes that meet over TCP (trainer/tcp).
  *
- * Goal: whatever the host's memory has arrives with every byte in groups of any cut, from several
- * threads of a rank; a rank that does not come, is there twice, was told another size, calls
- * something else or is killed is named to the others, and nobody waits for ever. Method: ranks are
- * processes of this machine that are forked for each test; bytes are a function of sender, receiver
- * and place. The store of torchrun is one thread that speaks its requests. */
+ * Goal: every byte of host memory arrives in groups of any cut, from several threads of a rank. A
+ * rank that does not come, comes twice, has another size, calls another operation or is killed is
+ * named to the others. No rank waits for ever. Method: ranks are processes of this machine that are
+ * forked for each test; bytes are a function of sender, receiver and place. torchrun's store is
+ * simulated by a server with a thread for each connection. */
 #include "proto/base/report.h"
 #include "tests/unit/comm_rounds.h"
 #include "tests/unit/suite.h"
@@ -26,7 +26,7 @@
 #define RANKS 4u
 #define PATIENCE 20 /* seconds; no test waits for so long */
 
-/* What the processes say, in memory that they share with the test. */
+/* The messages of the processes, in memory that they share with the test. */
 struct said {
     char text[512];
     int rc;
@@ -86,7 +86,7 @@ static void *wait_in_group(void *argument)
     return NULL;
 }
 
-/* Two threads in a group each, of which half the ranks begin with the other one. */
+/* Two threads in separate groups; half the ranks begin with the other one. */
 static int beside_each_other(struct comm *world)
 {
     struct waiter waiters[2] = {{NULL, 0}, {NULL, 0}};
@@ -127,7 +127,7 @@ static int the_first_is_killed(struct comm *world)
     return rc == 0 ? comm_barrier(world) : rc;
 }
 
-/* Rank 1 has an error and does not call; it says so, or just ends. */
+/* Rank 1 has an error and does not call; it reports it, or just ends. */
 static int one_ends(struct comm *world)
 {
     return world->rank == 1 ? report_error(ERR_IO, NULL, "this rank ends") : comm_barrier(world);
@@ -164,7 +164,7 @@ static _Noreturn void be_rank(const struct tcp_options *options, work_fn *work, 
 {
     struct flight_options flight = {.num_records = 16, .timeout_seconds = PATIENCE, .folder = ""};
     struct comm *world = NULL;
-    alarm(PATIENCE); /* nobody waits for ever */
+    alarm(PATIENCE); /* no rank waits for ever */
     out->rc = comm_tcp_open(&world, options);
     if (out->rc == 0)
         out->rc = flight_set(world->flight, &flight);

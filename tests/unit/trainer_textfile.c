@@ -1,8 +1,8 @@
 /* trainer_textfile.c - a run's numbers in a file for Prometheus.
  *
- * Goal: the file is text as Prometheus reads it, is never half there, and what cannot be written is
- * an error that leaves the old one. Method: files in a folder of the test, one of them in a folder
- * that is not there, and one whose next version cannot be made. */
+ * Goal: the file is text as Prometheus reads it, is never partial, and a failed write is an error
+ * that leaves the old file. Method: files in a folder of the test, one of them in a missing folder,
+ * and one whose next version cannot be made. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 #include "trainer/observe/textfile.h"

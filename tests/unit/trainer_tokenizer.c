@@ -142,7 +142,7 @@ TEST(test_tokenizer__encode_joins_the_lowest_rank_first)
     const struct bed *bed = *state;
     char text[3000];
     check_encoding(bed, bed->words[0], 3000);
-    fill_words(text, sizeof(text), 99); /* not what it was trained on */
+    fill_words(text, sizeof(text), 99); /* another text than it was trained on */
     check_encoding(bed, text, sizeof(text));
     uint64_t seed = 5;
     for (size_t i = 0; i < sizeof(text); i++) /* one long piece after the other */
@@ -210,7 +210,7 @@ TEST(test_tokenizer__a_very_long_piece_costs_no_square)
 
 /* ---- file ---- */
 
-/* The 256 single bytes in tiktoken's format, with `extra` behind them. */
+/* The 256 single bytes in tiktoken's format, followed by `extra`. */
 static int open_file_with(const struct bed *bed, const char *extra)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -364,8 +364,8 @@ TEST(test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_byte
 /* ---- SentencePiece ---- */
 
 /* Trained by the package sentencepiece 0.2.3 on this repository's README, of type UNIGRAM: one with
- * rules of normalization and no tokens of bytes, one with those and text as it stands. The tokens
- * below are what the package makes with them. */
+ * rules of normalization and no byte tokens, one with byte tokens and no normalization. The tokens
+ * below are the package's. */
 #define RULES "tests/fuzz/corpus/tokenizer_json/genuine-unigram-rules"
 #define BYTES "tests/fuzz/corpus/tokenizer_json/genuine-unigram-bytes"
 #define RULES_CHARSMAP 1875 /* where in the file it begins ... */

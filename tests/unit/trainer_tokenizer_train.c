@@ -1,7 +1,7 @@
 /* trainer_tokenizer_train.c - how a tokenizer is trained.
  *
- * Goal: training learns what a plain, slow trainer learns, whatever the order of the texts; it says
- * how far it is, and when the text is too small. Method: the simplest trainer that follows the
+ * Goal: training gives the same result as a plain, slow trainer, for any order of the texts; it
+ * reports its progress, and a text that is too small. Method: the simplest trainer that follows the
  * definition, written here, on seeded random text. */
 #include "tests/unit/suite.h"
 #include "tests/unit/tokenizer_bed.h"

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define RANKS 4
-#define CALLS_OF_GATHERING 4 /* the events, behind the step */
+#define CALLS_OF_GATHERING 4 /* the events, after the step */
 
 struct drawn {
     struct config config;

@@ -1,8 +1,8 @@
-/* trainer_watch.c - how far the numbers of modules reach (debug.watch_numbers).
+/* trainer_watch.c - the range of the numbers in modules (debug.watch_numbers).
  *
  * Goal: the first number that is not finite ends the run on all ranks with the tensor, module and
  * rank that had it, on every mesh; watching changes no bit. Method: parallel_bed.h; a weight is
- * broken, or so large that a product overflows; what the rank prints goes to a file. */
+ * broken, or so large that a product overflows; the rank's output goes to a file. */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
 
@@ -26,7 +26,7 @@ TEST(test_watch__no_bit_changes_on_any_mesh)
     }
 }
 
-/* What the one rank that has an error says. */
+/* The message of the one rank that has an error. */
 static char message[1024];
 
 static int watch_main(struct comm *world, void *user)
@@ -37,7 +37,7 @@ static int watch_main(struct comm *world, void *user)
     return rc;
 }
 
-/* A run of one step, whose weights are those of `broken`; what it prints is put into `out`. */
+/* A run of one step, whose weights are those of `broken`; its output is put into `out`. */
 #define PRINTED_MAX 20000
 static int run_broken(struct outcome *broken, struct place place, const char *of,
                       char out[PRINTED_MAX])
@@ -167,7 +167,7 @@ TEST(test_watch__a_number_above_the_bound_ends_the_run_in_chosen_steps)
     free_outcomes(outcome);
 }
 
-/* Where a file has the text, for what may follow. */
+/* The position after the text in a file, for the text that may follow. */
 static const char *want_in(const char *from, const char *text)
 {
     const char *at = strstr(from, text);
@@ -210,7 +210,7 @@ static struct step_blame blamed;
 static struct step_result blamed_step;
 static atomic_uint have_looked;
 
-/* Who fails first ends the call from which another is still to wake. */
+/* The rank that fails first may end a call from which another has yet to wake. */
 static int look_for_blame(struct parallel *p, const struct step_result *result)
 {
     const struct comm *world = parallel_mesh_of(p)->world;

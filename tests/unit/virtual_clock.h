@@ -1,12 +1,13 @@
-/* virtual_clock.h - time for timed waits of many threads, that no other load on the machine enters.
+/* virtual_clock.h - virtual time for the timed waits of many threads, independent of the machine's
+ * load.
  *
  * The time stands still while any thread of the process can run. When all of them sleep, it moves
- * to the first moment that a sleeper of clock_until() waits for. So what is computed takes no time,
- * however slow the machine; what is waited for takes what the numbers say; and how one thread waits
- * for another, on whatever, is the program's own.
+ * to the first moment that a sleeper of clock_until() waits for. So computation takes no virtual
+ * time, however slow the machine, and timed waits take exactly their length. Threads wait for each
+ * other by the program's own means.
  *
- * All sleep when two looks at /proc/self/task, one after the other, find every thread asleep and
- * none that switched between them: there was a moment, between the looks, when all slept. */
+ * All threads sleep when two successive scans of /proc/self/task find every thread asleep and no
+ * context switch between them. At some moment between the scans all slept. */
 #ifndef HOLDFAST_TESTS_VIRTUAL_CLOCK_H
 #define HOLDFAST_TESTS_VIRTUAL_CLOCK_H
 
@@ -61,7 +62,7 @@ static inline void clock_until(double until)
     pthread_mutex_unlock(&virtual_clock.lock);
 }
 
-/* What names the thread and how often it went to sleep; 0: it does not sleep, or is gone. */
+/* The thread's id and how often it went to sleep; 0: it does not sleep, or has exited. */
 static inline uint64_t clock_look_at(const char *tid)
 {
     char path[64], text[4096];
@@ -81,7 +82,7 @@ static inline uint64_t clock_look_at(const char *tid)
     return strtoull(tid, NULL, 10) * 1000003 + strtoull(strchr(times, ':') + 1, NULL, 10);
 }
 
-/* Of all threads but this one; 0: some thread does not sleep. */
+/* The sum over all other threads; 0: some thread does not sleep. */
 static inline uint64_t clock_look(void)
 {
     uint64_t sum = 1;
@@ -99,7 +100,8 @@ static inline uint64_t clock_look(void)
     return sum;
 }
 
-/* Those whose time has come have not left yet? Else the first moment that one waits for. */
+/* True while sleepers whose time has come have not woken yet. Otherwise finds the first moment that
+ * one waits for. */
 static inline bool clock_next(double *next)
 {
     *next = -1;
@@ -130,7 +132,7 @@ static inline void *clock_run(void *unused)
     return NULL;
 }
 
-/* Before the first thread that asks for the time, and after the last. */
+/* Call start before the first thread that asks for the time, and stop after the last. */
 static inline void clock_start(void)
 {
     virtual_clock.is_over = false;

@@ -1,12 +1,12 @@
-/* wrap.h - a function of the system between the tree and the system (the linker's --wrap, see
- * WRAP_ in mk/tests.mk). The file that includes it says in fails() when a call is to fail. */
+/* wrap.h - a wrapper of a system function (the linker's --wrap, see WRAP_ in mk/tests.mk). The file
+ * that includes it says in fails() when a call is to fail. */
 #ifndef HOLDFAST_TESTS_WRAP_H
 #define HOLDFAST_TESTS_WRAP_H
 
 #include <stdarg.h>
 #include <stdbool.h>
 
-/* Does this call of that function fail? With errno set. */
+/* True, with errno set, when this call of that function has to fail. */
 static bool fails(const char *name);
 
 #define WRAP(type, name, parameters, arguments, failure)           \
@@ -17,7 +17,7 @@ static bool fails(const char *name);
         return fails(#name) ? (failure) : __real_##name arguments; \
     }
 
-/* fcntl() and syscall(), whose arguments are read as those that the tree gives them. */
+/* fcntl() and syscall(): only the arguments that the tree passes are read. */
 #define WRAP_FCNTL                                                        \
     int __real_fcntl(int fd, int command, ...);                           \
     int __wrap_fcntl(int fd, int command, ...);                           \
