@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""advise - how often ckpt-cli says that a run should save.
+"""advise - the save interval that ckpt-cli recommends.
 
-Goal: the interval is the one that loses least, of what the trainer measured and left in its
-checkpoint, or of options; never shorter than a save takes; what is not known is asked for by name.
-A trainer that chooses its interval itself keeps to it, and its bits are those of any other.
-Method: a tiny run of the real trainer, read through its ckptd and from the directory. What each
-interval loses is computed here by another way: restarts and lost work are added up, piece by piece.
+Goal: the recommended interval has the least loss, by the trainer's measurements in its checkpoint,
+or by options. It is never shorter than a save takes. Missing figures are asked for by name. A
+trainer that chooses its interval itself uses it, and its bits are those of any other run. Method: a
+tiny run of the real trainer, read through its ckptd and from the directory. The test computes the
+loss of each interval independently, as the sum of restarts and lost work.
 """
 
 import json
@@ -72,8 +72,8 @@ def measured(world, step):
 
 
 def chosen(world):
-    """A trainer that chooses: each wait for a save has the disk in it, so that no look at a pending
-    save, once a second, decides."""
+    """A trainer that chooses its interval. Each wait for a save includes the disk, so that the
+    result does not depend on the poll of a pending save, once a second."""
     done = subprocess.run(
         command(world.folder, world.server, "auto", "--training.steps", 200,
                 "--checkpoint.interval", "auto", "--checkpoint.mtbf", "1s",

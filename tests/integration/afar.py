@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""afar - what ckpt-cli reads of a ckptd on another node, over TLS.
+"""afar - ckpt-cli reads from a ckptd on another node, over TLS.
 
 Goal: each command that reads checkpoints answers with --server HOST:PORT what it answers on the
-directory: text, exit code, files that it writes, byte for byte; of damage the same places. Who may
-load may read, of their run alone where the certificate names one, and change nothing. A checkpoint
-that is read is leased. Connections that are cut change nothing; a ckptd that goes is no damage.
-Method: a real ckptd on loopback with its bulk plane behind a relay that cuts; certificates by
-deploy/certificates; the same commands with --store beside them.
+directory: text, exit code, files that it writes, byte for byte; it reports damage at the same
+places. A user who may load may read, only his run where the certificate names one, and change
+nothing. A checkpoint that is read is leased. Cut connections do not change the result; a ckptd that
+dies is not reported as damage. Method: a real ckptd on loopback with its bulk plane behind a relay
+that cuts; certificates by deploy/certificates; the same commands with --store beside them.
 """
 
 import glob
@@ -71,13 +71,13 @@ class Afar(Network):
 
 
 def plain(text):
-    """Without what two runs of a command differ in."""
+    """Removes the parts that differ between two runs of a command."""
     text = re.sub(r"\d+ \w+ ago", "lately", text)
     return re.sub(r'"(nonce|time|seconds)": *("[^"]*"|[0-9.]+)', r'"\1": 0', text)
 
 
 def data_of(path):
-    """A file's bytes; of a shard those of its tensors, as a nonce of its own is in its header."""
+    """A file's bytes; of a shard only those of its tensors, as its header has a separate nonce."""
     with open(path, "rb") as file:
         data = file.read()
     if "shard-" not in path:
@@ -148,7 +148,7 @@ def keeps(world):
 
 
 def operation(channel, number, key="", handle=0):
-    """What is said to it; "": it was done."""
+    """The error of the call; "": it succeeded."""
     try:
         channel.unary_unary("/holdfast.v1.Checkpoint/Peer")(
             bytes([8, number]) + field(2, key.encode()) + (bytes([24, handle]) if handle else b""),
@@ -209,7 +209,7 @@ def gone(world):
     stands = comes(lambda: world.relay.held)
     world.process.send_signal(signal.SIGKILL)
     world.process.wait()
-    world.relay.resets = 1.0  # what the kernel had taken in goes too, as with its machine
+    world.relay.resets = 1.0  # data in the kernel's buffers is lost too, as with its machine
     world.relay.go_on()
     out, err = process.communicate(timeout=2 * PATIENCE)
     test("a ckptd that goes while it is read is no damage: exit code 69", stands and

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Goal: whatever is wrong with what the user gives, the trainer says in one line what is wrong and
-# what to do, ends with 78 ("do not retry"), and harms nothing that was saved before. Method: one
-# good run makes checkpoints; then one case after the other with one thing wrong. Each must end
-# with 78 and print exactly one error line, which matches the case's pattern. At the end the
-# checkpoints are those from before, verify, and the good run is found finished. And a ckptd that is
-# given a store which is not safe with it.
+# Goal: for any wrong input of the user the trainer prints one line with the error and the remedy,
+# and ends with 78 ("do not retry"). It harms no earlier checkpoint. Method: one good run makes
+# checkpoints; then one case after the other with one thing wrong. Each must end with 78 and print
+# exactly one error line, which matches the case's pattern. At the end the checkpoints are those
+# from before, verify, and the good run is found finished. The same for a ckptd with a store that is
+# not safe with it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 plan 32
@@ -19,7 +19,7 @@ check "a good run ends with 0" train --checkpoint.async_mode disabled
 catalog >"$tmp/before.txt"
 check_equal "it left checkpoints" "$(grep -c tiny "$tmp/before.txt")" 4
 
-refused() { # NAME PATTERN TRAINER-OPTION...: the line matches, and ends with what to do
+refused() { # NAME PATTERN TRAINER-OPTION...: the line matches, and ends with the remedy
     ends_with 78 "$@"
 }
 ends_with() { # WANTED NAME PATTERN TRAINER-OPTION...
@@ -71,7 +71,7 @@ refused "tokens of a larger vocabulary than the model's are refused" \
 refused "a plan that the machine has no memory for is refused with its largest parts" \
     'ranks on this machine need .* GiB are available; the largest parts .*parameters .*smaller' \
     --model.flavor 405B
-under_a_second() { # of its processors' time: the clock's belongs to whatever runs beside it
+under_a_second() { # CPU time: the wall clock depends on other processes
     local TIMEFORMAT='%U %S'
     { time train --job.run other --model.flavor 405B >/dev/null 2>&1; } 2>"$tmp/seconds.txt"
     awk '{ exit !($1 + $2 < 1) }' "$tmp/seconds.txt"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""bench_io - ckpt-cli bench io: what it counts, compares, refuses and leaves.
+"""bench_io - ckpt-cli bench io: its counts, comparisons, refusals and remains.
 
-Goal: what is counted is what was written and read; the figures fit each other; bytes that changed
-on the disk are found; nothing is written without room for it; nothing is left, whatever ends it.
+Goal: it counts the bytes that were written and read; the figures are consistent; bytes that changed
+on the disk are found. Nothing is written without space for it. It leaves no files, however it ends.
 Method: real runs with few bytes; small requests, one at a time, where something has to happen
 meanwhile.
 """

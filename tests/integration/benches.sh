@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# benches - the programs behind `make bench` that make other parts' structures by hand still do.
+# benches - the programs of `make bench` that build other modules' structures by hand still work.
 #
 # Goal: a change of these structures that breaks a bench is found here, not when somebody measures.
-# Method: each on a world that takes milliseconds; what it answers, and what it left. No figures.
+# Method: each runs for milliseconds; its answers and files are checked, no figures.
 . "$(dirname "$0")/lib.sh"
 plan 7
 
@@ -20,7 +20,7 @@ check "commits of simulated ranks" answers cpu_seconds bytes ranks
 quick=("$BUILD/ckpt-cli" verify scale --quick --store "$tmp/commit")
 "${quick[@]}" >"$tmp/out"
 check_equal "the headers and tables of 4.9 TB are the ones that verify --quick expects" $? 0
-# Headers of many pages, alike but for a number and the hash: they are told apart by their ends.
+# Headers of many pages, alike but for a number and the hash: only their ends differ.
 cd "$tmp"/commit/scale/step-*2-a0001 || exit 1
 mv shard-00006-of-00008.safetensors other
 mv shard-00007-of-00008.safetensors shard-00006-of-00008.safetensors

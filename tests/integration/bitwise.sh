@@ -2,12 +2,12 @@
 # Goal: a run that is stopped and resumed has the same losses, gradient norms, weights and moments,
 # bit for bit, whatever meshes it visits: dp_replicate x dp_shard, with the optimizer cut over the
 # replicas (z), in a pipeline (p), context (c) or tensor parallel (t), which does not divide the
-# vocabulary, with one thread per rank or two, with ranks as threads or as processes; so has one to
-# which signals come all the time. Method: the tiny model is trained on one rank and one thread; one
+# vocabulary, with one thread per rank or two, with ranks as threads or as processes; so has a run
+# that gets signals all the time. Method: the tiny model is trained on one rank and one thread; one
 # run visits all meshes in a ring, a step on each. It must write the same loss file (hexadecimal
 # floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no differing tensor. A
 # step has 7 micro-batches: most meshes have ranks without one at its end, 1x8 one in every step.
-# unit/trainer_meshes.c has each mesh alone; resumes.py goes on on random ones.
+# unit/trainer_meshes.c tests each mesh alone; resumes.py resumes on random ones.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""catalog_any - any order of operations, lost tiers and crashes keeps the list true.
+"""catalog_any - the list is correct after any order of operations, lost tiers and crashes.
 
-Goal: whatever is saved, pruned, removed, taken back, pinned, damaged, released, tagged, moved by
-hand, whether the far tier is there or not, and after any kill, `list` names each checkpoint once,
-with the tiers that have it, its damage, pin and tag, and ckptd goes on. Method: a real ckptd with a
-`dir:` tier; a model of some lines says after each of OPERATIONS random ones what the list is; they
-follow from SEED, and a failure prints both. OPERATIONS in the environment: so many.
+Goal: checkpoints are saved, pruned, removed, undeleted, pinned, damaged, released, tagged and moved
+by hand, with or without the far tier, and ckptd is killed. `list` always names each checkpoint
+once, with the tiers that have it, its damage, pin and tag, and ckptd continues. Method: a real
+ckptd with a `dir:` tier; a small model predicts the list after each of OPERATIONS random
+operations. They follow from SEED, and a failure prints both. OPERATIONS in the environment sets
+their number.
 """
 
 import glob
@@ -37,26 +38,26 @@ class Checkpoint:
         self.pinned = self.damaged = False
 
     def listed(self, known):
-        """What a ckptd tells of it that knows of those tiers."""
+        """The expected list of a ckptd that knows those tiers."""
         if self.damaged:
             return "damaged"
         return ",".join(t for t in known if t in self.tiers), self.pinned
 
 
 class Model:
-    """What is where: `live` by step, and per tier how many of a step are in its trash."""
+    """The model: `live` by step, and per tier how many copies of a step are in its trash."""
 
     def __init__(self):
         self.live = {}
         self.trash = {"local": set(), "far": set()}
         self.far = True
-        self.known = ("local", "far")  # a start without the far tier does not know what is there
+        self.known = ("local", "far")  # a start without the far tier does not know its contents
         self.moved = set()  # out of the store, by hand
         self.step = 0
         self.tagged = None  # the step; a removal leaves the tag
 
     def settle(self):
-        """What is in the store and may go there drains; what is nowhere is no more."""
+        """Checkpoints that are due in the far tier drain; those that are nowhere vanish."""
         if self.far:
             self.known = ("local", "far")
         for c in self.live.values():
@@ -79,7 +80,7 @@ class Machine:
         self.away = world.far + ".away"
 
     def name(self, step):
-        return f"{self.world.run}@{step}-a{step}"  # each save is an attempt of its own
+        return f"{self.world.run}@{step}-a{step}"  # each save is a separate attempt
 
     def folder(self, step):
         return os.path.join(self.world.store, self.world.run, f"step-{step:08d}-a{step:04d}")
@@ -104,7 +105,7 @@ class Machine:
     def prune(self):
         """The newest two stay, and the newest two that the scrub has read back."""
         if any(self.is_draining(c) for c in self.model.live.values()):
-            return False  # what a drain holds stays, too
+            return False  # checkpoints that a drain leases stay, too
         here = {s: c for s, c in self.model.live.items() if "local" in c.tiers and not c.damaged}
         read_back = [entry["step"] for entry in self.world.listed(*self.world.where)
                      if entry.get("read_back") and entry["step"] in here]
@@ -263,7 +264,7 @@ class Machine:
         return listed, self.model.tagged if is_shown else None
 
     def operate(self, name):
-        """False: it cannot be now. Fails when the list is not what the model says."""
+        """False: the operation is impossible now. Fails when the list differs from the model."""
         if getattr(self, name)() is False:
             return False
         self.model.settle()
@@ -271,7 +272,7 @@ class Machine:
         return True
 
     def run(self):
-        """What went wrong."""
+        """The error, or None."""
         done = ["save", "save"]
         try:
             self.operate("save")

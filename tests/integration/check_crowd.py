@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """crowd - a prune beside saves, loads, pins, tools and a second prune, killed at each of its steps.
 
-Goal: whatever step of a removal SIGKILL comes before, every listed checkpoint is whole and loads,
-what was acknowledged and what is pinned is there, nobody who reads meanwhile gets wrong bytes, and
-the next prune ends what was begun. Method: a real ckptd; a trainer that saves as fast as it can;
-two `ckpt-cli prune`, a reader of what is about to go, `ckpt-cli verify` of it on the directory, and
-one who pins and unpins, all at the same time. When all of them were served, build/shims/kill_at.so
-kills ckptd before the n-th step of the next removal, for n = 1, 2, ... to past its end, and a prune
-of the directory as it lies there then. (A prune of a directory that nobody serves is cut at each of
-its system calls by clients_cli_power.) make test takes one step in STEPS_APART, and more until each
-kind of step was met: SEED= repeats what is drawn, SAMPLE=1 takes each step; ROUNDS= kills so often,
-at each step again and again.
+Goal: SIGKILL may come before any step of a removal. Every listed checkpoint is whole and loads,
+acknowledged and pinned ones are there, concurrent readers get no wrong bytes, and the next prune
+completes the removal. Method: a real ckptd; a trainer that saves as fast as it can; two `ckpt-cli
+prune`, a reader of a checkpoint about to be removed, `ckpt-cli verify` of it on the directory, and
+a tool that pins and unpins, all at the same time. When all of them were served,
+build/shims/kill_at.so kills ckptd before the n-th step of the next removal, for n = 1, 2, ... until
+past its end. Then it kills a prune of the resulting directory likewise. (clients_cli_power cuts a
+prune of an unserved directory at each of its system calls.) make test takes one step in
+STEPS_APART, and more until each kind of step was met. SEED= repeats the choice, SAMPLE=1 takes each
+step; ROUNDS= sets the number of kills.
 """
 
 import itertools
@@ -39,7 +39,7 @@ FIRST_OF_KINDS = 2, 6, 9, 13  # steps that are usually of another kind each
 ROUNDS = int(os.environ.get("ROUNDS") or ROUNDS_ALL)
 EVERYBODY = {"prune", "read", "verify", "pin", "unpin"}
 PRUNE = ("--keep-last", "2", "--most")
-# What a step works on, of those that each have to be met.
+# The objects that steps work on; each of them has to be met.
 STEPS = ("renameat2 .*/tombstones ", "unlinkat .* manifest", "unlinkat .* shard-",
          r"unlinkat .* step-\d+-a\d+$", "fsync ")
 LOST_MS = 200  # that a reader looks for a ckptd which is not there any more
@@ -74,7 +74,7 @@ class Killer:
 
 
 class Crowd:
-    """All who are at work until it is over; what they saw that must not be."""
+    """All concurrent processes until they end; returns the violations that they saw."""
 
     def __init__(self, world, pins):
         self.world, self.pins, self.bad, self.counts = world, pins, [], {}
@@ -100,7 +100,7 @@ class Crowd:
                 self.bad.append(f"{one.__name__}: {error!r}")
 
     def end(self, counts):
-        """What they saw; adds to `counts` how often each was answered what."""
+        """The violations that they saw; adds to `counts` how often each got which answer."""
         for thread in self.threads:
             thread.join()
         for key, count in self.counts.items():
@@ -123,7 +123,7 @@ class Crowd:
         entries = json.loads(out) if code == 0 else []
         return crowds_chance.choice(entries[-3:]) if entries else None
 
-    def prune(self):  # 74: the other one is at it, or one checkpoint is held
+    def prune(self):  # 74: another prune is running, or one checkpoint is leased
         self.expect("prune", self.world.cli("prune", self.world.run, *self.world.where, *PRUNE),
                     0, 69, 74)
 
@@ -134,7 +134,7 @@ class Crowd:
 
     def verify(self):
         entry = self.oldest()
-        if entry:  # 66: it has gone
+        if entry:  # 66: it was removed
             self.expect("verify", self.world.cli("verify", name_of(entry), "--store",
                                                  self.world.store), 0, 66)
 
@@ -148,7 +148,7 @@ class Crowd:
                 self.pins[name] = True
         if len(self.pins) > 1:
             name = crowds_chance.choice(list(self.pins))
-            self.pins.pop(name)  # whatever becomes of the question, it may go
+            self.pins.pop(name)  # whatever the call answered, it may be removed
             self.expect("unpin", self.world.cli("unpin", name, *self.world.where), 0, 66, 69)
 
 
@@ -157,14 +157,14 @@ def name_of(entry):
 
 
 def load(world, entry, connect_ms):
-    """(0: all is right, 2: it cannot be had; what was said)"""
+    """(0: correct, 2: not available; the output)"""
     done = subprocess.run([SAVER, "read", world.server, str(entry["step"]), str(connect_ms)],
                           capture_output=True, text=True, timeout=PATIENCE)
     return done.returncode, done.stdout, done.stderr
 
 
 def start(world, killer):
-    """For its first second a prune is told to wait: that is when the trainer begins."""
+    """For its first second a prune is told to wait: the trainer begins then."""
     killer.set(0)
     os.environ.update(LD_PRELOAD=SHIM, KILL_FILE=killer.path)
     world.launch()
@@ -193,7 +193,7 @@ class Trainer:
 
 
 def look(world, pins, acknowledged):
-    """What is wrong with the store as it lies there."""
+    """The violations in the store on disk."""
     entries = world.listed()
     names = {name_of(entry) for entry in entries}
     bad = [f"{name} is pinned and gone" for name in pins if name not in names]
@@ -214,7 +214,7 @@ def all_load(world):
 
 
 def killed_beside_a_crowd(world, killer, step, pins, counts):
-    """(what ckptd was killed before, what is wrong)"""
+    """(the step before which ckptd was killed, the violations)"""
     start(world, killer)
     bad = all_load(world)
     trainer = Trainer(world)
@@ -226,7 +226,7 @@ def killed_beside_a_crowd(world, killer, step, pins, counts):
 
 
 def removal_beside_a_crowd(world, killer, step, pins, counts):
-    """Until ckptd was killed; what is wrong by then."""
+    """Waits until ckptd was killed; returns the violations by then."""
     until = time.monotonic() + PATIENCE
     while len(world.listed()) < SAVED_FIRST + len(pins) and time.monotonic() < until:
         time.sleep(0.02)
@@ -244,7 +244,7 @@ def removal_beside_a_crowd(world, killer, step, pins, counts):
 
 
 def killed_on_the_directory(world, killer, step, pins):
-    """A tool that begins where ckptd was stopped, killed or not; what is wrong then."""
+    """Runs a tool on the directory of the stopped ckptd, killed or not; returns the violations."""
     killer.set(step)
     done = subprocess.run([CLI, "prune", world.run, "--store", world.store, *PRUNE],
                           env=killer.environment(), capture_output=True, timeout=PATIENCE)
@@ -254,7 +254,7 @@ def killed_on_the_directory(world, killer, step, pins):
 
 
 def prune_again(world):
-    """What of it the next prune did not end."""
+    """Remains that the next prune did not complete."""
     code, out, err = world.cli("prune", world.run, "--store", world.store, *PRUNE)
     left = [name_of(entry) for entry in world.listed()[2:] if not entry["pinned"]]
     return [(code, out, err, left, world.tombstones())] if (
@@ -262,7 +262,7 @@ def prune_again(world):
 
 
 def steps_to_kill(killer):
-    """In the order of chance; what the sample did not take comes while a kind is missing."""
+    """In random order; steps outside the sample are taken while a kind is missing."""
     steps = [1 + i % ROUNDS_ALL for i in range(ROUNDS)]
     first = steps if "ROUNDS" in os.environ else sample(steps, STEPS_APART, seed)
     others = [step for step in steps if step not in first]
@@ -271,7 +271,7 @@ def steps_to_kill(killer):
     others.sort(key=lambda step: step not in FIRST_OF_KINDS)
     yield from first
     again = () if "ROUNDS" in os.environ else chance.choices(steps, k=ROUNDS_ALL)
-    for step in itertools.chain(others, again):  # what a step works on is not the same each time
+    for step in itertools.chain(others, again):  # the object of a step is not the same each time
         if not killer.met.issuperset(STEPS):
             yield step
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """flood_tcp - the floods of check_flood.py, over the network.
 
-Goal: who floods the TCP socket of the calls or that of the bulk plane, before the handshake or
-after it, makes ckptd neither grow nor spend more than a tenth of a core, stops no save, and keeps
-out nobody who comes from elsewhere. Method: a real ckptd on loopback; the flood comes from an
-address of its own. Before the handshake: connections that end at once, and the first message of a
-handshake again and again, without its end. After it, with a reader's certificate: the frames of
-lib_flood over TLS that check_flood.py does not make, and whole messages, which cost most to
-decrypt: calls without an end, calls that are taken back at once and those with long metadata;
-requests for what is not there on a bulk connection with a ticket; and greetings alone, from several
-addresses, on every connection there is.
+Goal: a client floods the TCP socket of the calls or that of the bulk plane, before or after the
+handshake. ckptd neither grows nor spends more than a tenth of a core on it. The flood stops no
+save, and blocks no client of another address. Method: a real ckptd on loopback; the flood comes
+from a separate address. Before the handshake: connections that end at once, and the first message
+of a handshake again and again, without its end. After it, with a reader's certificate: the frames
+of lib_flood over TLS that check_flood.py does not make, and whole messages, which cost most to
+decrypt: calls without an end, calls that are cancelled at once and those with long metadata.
+Further: requests for missing objects on a bulk connection with a ticket, and greetings alone, from
+several addresses, on every available connection.
 """
 
 import os
@@ -37,7 +37,7 @@ PLACES = SESSIONS + 64
 GROWTH, MESSAGES_GROWTH = 48, 176  # MiB; as in check_flood.py
 HELLO, REQUEST = "<4sI16s", "<4sIIIQQQQIIQ"  # proto/bulk/wire.h
 BULK_STREAMS, SENT_AT_ONCE = 16, 64
-lib_flood.FIRST_SECONDS = 2  # with as many handshakes before what is saved up is spent
+lib_flood.FIRST_SECONDS = 2  # with as many handshakes before the saved-up budget is spent
 NAMED_SECONDS = 5  # or the log does not say it again
 PAUSE = 3  # until the flood after may connect, with 40 handshakes
 
@@ -88,7 +88,7 @@ def begin_handshakes(address, protocol):
 
 
 def over_tls(world, name, address, protocol):
-    """What makes a connection, as check_flood.py makes one to the unix socket."""
+    """A function that connects, as check_flood.py connects to the unix socket."""
     context = world.context(name, ssl.TLSVersion.TLSv1_3)
     context.set_alpn_protocols([protocol])
     return lambda source=OTHER: context.wrap_socket(reach(address, source),

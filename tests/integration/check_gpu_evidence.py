@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""check_gpu_evidence - `make gpu-check`, `gpu-bench`, `gpu-bundle` say what a GPU showed, no more.
+"""check_gpu_evidence - `make gpu-check`, `gpu-bench`, `gpu-bundle` report the results of a GPU, no
+more.
 
 Goal: without a GPU it is one line and status 78; with one, a difference is status 1. Method: the
 scripts with the programs that are linked with NVIDIA's runtime, and with those on a simulated GPU
 (tests/simgpu), whose results they do not write; the bundle, unpacked. The steps are two, and
-kernels run in one order: kernels_cuda and gpus.sh have more. What needs none of these programs is
-in gpu_evidence.py.
+kernels run in one order: kernels_cuda and gpus.sh have more. gpu_evidence.py tests the parts
+without these programs.
 """
 
 import os

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""image - the OCI image of the packages: what it runs, as whom, and that pods name what it has.
+"""image - the OCI image of the packages: its program, its user, and the names that pods use.
 
 Goal: the archive of `make image` has digests that fit; ckptd in it starts as its own user with the
-packages' configuration, and saves, loads and lists for ranks outside through the socket; ckpt-cli
-and the trainer in it work; told to end it ends in order. Each program, folder and image that
-deploy/kubernetes names is there. Method: podman, where one can run here; else the root file system
-of the image in namespaces of its own (unshare), as the image's configuration says. The names of
-the tests say which. Kubernetes itself is not here. `make image` comes first, as it needs a network,
-which a test has not: step `long` of tests/check does that.
+packages' configuration, and serves saves, loads and lists of ranks outside through the socket.
+ckpt-cli and the trainer in it work; ckptd shuts down in order on request. Each program, folder and
+image that deploy/kubernetes names is there. Method: podman, where it can run here; else the root
+file system of the image in namespaces of its own (unshare), as the image's configuration says. The
+names of the tests say which. Kubernetes itself is not here. `make image` comes first, as it needs a
+network, which a test does not have: step `long` of tests/check runs it.
 """
 
 import contextlib
@@ -112,7 +112,7 @@ class Podman:
 
 
 class Namespaces:
-    """The same without a container tool: mounts, process numbers and network of its own."""
+    """The same without a container tool: separate mounts, process numbers and network."""
 
     name = "unshare"
 

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""node_faults - four nodes with two ranks each, and what goes wrong, in random order.
+"""node_faults - four nodes with two ranks each, and faults in random order.
 
-Goal, with replication 2: whatever process is killed with SIGKILL or stopped for three seconds,
-whatever node goes away for good with all it had, whatever link is cut one way or both or loses and
-reorders packets, whatever disk is full: the run goes on with the losses of one that was never
-touched, bit for bit, and each start from the newest checkpoint whose level, as acknowledged before
-the fault, covers it: "local" every fault but a lost node, "replicated" that one. What is left then
-reaches its level again.
-Method: real ckptd, each in a network namespace on a disk of its own, where the system permits both;
-a switch in user space with delays (lib_switch.py) is between them. Else they have loopback
+Goal, with replication 2: any process is killed with SIGKILL or stopped for three seconds, any node
+is lost for good with its disk. Any link is cut one way or both, or loses and reorders packets; any
+disk is full. The run continues with the losses of an undisturbed run, bit for bit. Each start uses
+the newest checkpoint whose level, acknowledged before the fault, covers the fault: "local" every
+fault except a lost node, "replicated" that one. The remaining copies then reach their level again.
+Method: real ckptd, each in a network namespace with a separate disk, where the system permits both.
+A switch in user space with delays (lib_switch.py) connects them. Otherwise they have loopback
 addresses, whose links stay good, and no disk is filled. mpirun starts the ranks again like a
 launcher: without the nodes that are lost. One run goes through each fault once: a start of eight
 ranks costs more than a fault. SEED= repeats a story, SCENARIOS= bounds it, FAULTS= names some.
@@ -45,8 +44,8 @@ need_programs("openssl", "mpirun")
 
 
 class Cluster:
-    """Who is lost comes back as a new node of that name, with nothing. Node i is at port i + 1 of
-    the switch."""
+    """A lost node comes back as a new node of that name, with an empty disk. Node i is at port i +
+    1 of the switch."""
 
     def __init__(self, folder, switch, has_disks):
         self.folder, self.switch, self.has_disks = folder, switch, has_disks
@@ -119,7 +118,7 @@ def send(pids, number):
             pass
 
 
-# Each fault: (cluster, run, chance) -> what was done, and the number of the node that is gone.
+# Each fault: (cluster, run, random) -> its description, and the number of the lost node.
 
 def kill_ckptd(cluster, run, chance):
     node = chance.choice(cluster.nodes)
@@ -248,7 +247,7 @@ def scenario(cluster, run, number, fault, chance):
         run.kill()
     left = [node for i, node in enumerate(cluster.nodes) if i != gone]
     count = advance(run, left, newest(left, run.name, "local") + 1)
-    if count > 0 and floor > 0:  # what has come may be a save of those that were killed
+    if count > 0 and floor > 0:  # a newer checkpoint may be a save of the killed ranks
         wait_until(lambda: len(starts(run)) > before or run.process.poll() is not None, run.said,
                    PAUSE)
     later = starts(run)[before:]
@@ -283,7 +282,7 @@ def untouched(cluster, folder, step):
 
 
 def own(what):
-    """What it gives, and why it does not."""
+    """The result, and why it differs."""
     try:
         return what(), ""
     except Refused as reason:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""prometheus - what deploy/ has for Prometheus and Grafana, asked of the real Prometheus.
+"""prometheus - the files of deploy/ for Prometheus and Grafana, on the real Prometheus.
 
-Goal: promtool finds nothing to mend in /metrics, in the rules and in the example of a
-configuration; two alerts fire when they should, and not before; every expression of the rules and
-of the dashboard is answered without an error, and each metric that it names is there. Method: two
-nodes over TLS while a run trains at one of them and after a load, one with a directory as its far
-tier and one with a bucket; Prometheus reads both by the example's configuration with other
-addresses. disk_hours_to_full takes a minute of saves: it is looked for in metrics_text.c instead.
+Goal: promtool finds no fault in /metrics, in the rules and in the example of a configuration; two
+alerts fire when they should, and not before; every expression of the rules and of the dashboard is
+answered without an error, and each metric that it names is there. Method: two nodes over TLS while
+a run trains at one of them and after a load, one with a directory as its far tier and one with a
+bucket; Prometheus reads both by the example's configuration with other addresses.
+disk_hours_to_full takes a minute of saves: the test looks for it in metrics_text.c instead.
 """
 
 import json
@@ -78,7 +78,7 @@ def summary(rule, value, **labels):
 
 
 def alert(name, at, fires, value="", **labels):
-    """A line of a test of rules: does it fire then, and what does it say?"""
+    """A line of a rule test: does it fire then, and with which text?"""
     rule = rules()[name]
     told = {"exp_labels": {**rule["labels"], **labels},
             "exp_annotations": {"summary": summary(rule, value, **labels)}}

@@ -2,10 +2,10 @@
 """cli - ckpt-cli on a real store, with the stock safetensors library as the second opinion.
 
 Goal: every shard and every export is a genuine safetensors file with the right values; list, show,
-verify, diff and export tell the truth, name damage exactly, and end with the documented exit codes,
-and none of them changes the store (clients_damage gives them hostile files).
-Method: a real ckptd; `saver save` stores tensors whose every element follows from tensor,
-step and index, so this script computes them again with NumPy. Files are then damaged byte by byte.
+verify, diff and export give correct answers, name damage exactly, and end with the documented exit
+codes, and none of them changes the store (clients_damage gives them hostile files). Method: a real
+ckptd; `saver save` stores tensors whose every element follows from tensor, step and index, so this
+script computes them again with NumPy. Files are then damaged byte by byte.
 """
 
 import hashlib
@@ -125,7 +125,7 @@ def an_export_never_replaces_a_file_unasked(bed):
     assert read(path) == b"mine"
 
 
-# ---- what the commands say
+# ---- answers of the commands
 
 
 @test
@@ -214,7 +214,7 @@ def diff_tells_with_which_settings_and_libraries_two_were_made(bed):
 
 
 def imported(bed, store, run, vocab, dice):
-    """A Llama of finite values, in a store of its own; its tensors as NumPy has them."""
+    """A Llama of finite values, in a separate store; its tensors as NumPy arrays."""
     folder, tensors = os.path.join(bed.folder, run), []
 
     def data_of(size):
@@ -229,7 +229,7 @@ def imported(bed, store, run, vocab, dice):
 
 @test
 def diff_tells_the_largest_difference(bed):
-    """Of floats; what other types are as doubles clients_elements.c tells."""
+    """For floats; clients_elements.c tests the other types as doubles."""
     store = os.path.join(bed.folder, "floats")
     os.makedirs(os.path.join(store, "one"))
     open(os.path.join(store, ".holdfast.lock"), "w").close()
@@ -240,7 +240,7 @@ def diff_tells_the_largest_difference(bed):
     shown = cli("diff", "one", "two", "--store", store, want=1)
     assert found["different"] == len(one) == 12 and found["same"] == 0, found
     want = [(float(numpy.max(numpy.abs(a - b))), int(numpy.sum(a != b)), a.size)
-            for a, b in zip(one, two)]  # rows change places on the way in: not what is told
+            for a, b in zip(one, two)]  # rows are permuted by the import: not reported
     got = [(t["largest"], t["differing"], t["elements"]) for t in found["tensors"]]
     assert sorted(got) == sorted(want), (got, want)
     for largest, differing, elements in want:

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """clock - the wall clock jumps by years, forwards and backwards, under the real programs.
 
-Goal: a jump stops nothing, changes no order, and can only delay what goes by age: saves, the list,
-gc's rule for temporary files, the schedule of the scrub (the end of ckptd: stuck_disk.py; rules of
-retention: proto_retain). Method:
-build/shims/clock.so between the programs and the system, whose offset this script writes while they
-run; the times of files stay those of the system. The monotonic clock is moved by a time namespace
-where one can be had.
+Goal: a jump stops nothing, changes no order, and can only delay actions by age: saves, the list,
+gc's rule for temporary files, the schedule of the scrub (ckptd's shutdown: stuck_disk.py; rules of
+retention: proto_retain). Method: build/shims/clock.so between the programs and the system, whose
+offset this script writes while they run; the times of files stay those of the system. The monotonic
+clock is moved by a time namespace where one is permitted.
 """
 
 import fcntl
@@ -48,7 +47,7 @@ def saves(world, clock):
 
 
 def at_work(path):
-    """Makes the file and locks it, as who writes it does; its end is the end of the lock."""
+    """Makes the file and locks it, as its writer does; closing it ends the lock."""
     file = open(path, "w")
     fcntl.fcntl(file, 37, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))  # F_OFD_SETLK
     return file
@@ -107,7 +106,7 @@ def filling(world, clock):
          re.search(r"ckptd's disk is full in \d+\.\d hours at the rate of its last saves", said) and
          re.search(r"run filling begins attempt 1 with \d+ bytes of the disk left: it is full in "
                    r"\d+\.\d hours", world.log()), (said, world.log()))
-    world.all_verify()  # those that were verified stay in what follows
+    world.all_verify()  # the verified ones stay below
     world.stop()
     shutil.rmtree(os.path.join(world.store, "filling"))
 

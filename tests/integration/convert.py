@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""convert - what ckpt-cli convert and reshard make is a checkpoint like any other.
+"""convert - ckpt-cli convert and reshard make checkpoints like any other.
 
-Goal: every element has the value that NumPy's rounding gives, or the bits it had; a program goes on
-from it; nothing is replaced unasked, and what was damaged or killed leaves nothing that counts as a
-checkpoint. Method: as cli.py; what is made is opened by the stock library.
+Goal: every element has the value that NumPy's rounding gives, or its old bits. A program resumes
+from the result. Nothing is replaced without request, and a damaged input or a kill leaves nothing
+that counts as a checkpoint. Method: as cli.py; the stock library opens the results.
 """
 
 import json

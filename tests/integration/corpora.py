@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""corpora - what a run reads: mixtures, places in the data, slow disks, damaged blocks.
+"""corpora - the data of a run: mixtures, positions in the data, slow disks, damaged blocks.
 
-Goal: whatever a run reads, its losses are the same bits on every mesh dp_replicate x dp_shard and
-over a resume on another one; a manifest holds the place in every source, and weights change without
+Goal: for any data a run's losses have the same bits on every mesh dp_replicate x dp_shard and over
+a resume on another one. A manifest holds the position in every source, and weights change without
 losing it; no step waits for a disk that keeps up on average; a damaged block ends training with 78
-and is named; a step that is made again of other tokens is told; a file of format 1 is verified by
-one rank of each node; the step line's mfu follows its formula. Method: a tiny Llama on corpora of
-repeated prose; loss files (hexadecimal floats) compared byte by byte; manifests read from the
+and is named; a step that is repeated with other tokens is reported; a file of format 1 is verified
+by one rank of each node; the step line's mfu follows its formula. Method: a tiny Llama on corpora
+of repeated prose; loss files (hexadecimal floats) compared byte by byte; manifests read from the
 store; reads delayed by tests/shims/slow_read.c.
 """
 
@@ -53,7 +53,7 @@ class Bed:
         return ",".join(f"{self.path(name)}.tokens:{weight}" for name, weight in weights.items())
 
     def train(self, run, mesh, steps, *options, env=None):
-        """Exit code and what was said; the data are named by the options."""
+        """Exit code and output; options name the data."""
         replicas, shards = mesh
         done = subprocess.run(lib_train.command(
             self.folder, self.world.server, run, "--training.dataset_path", "",
@@ -150,7 +150,7 @@ def documented_order(bed):
 
 
 def validation(bed):
-    # Shards gather codes, also for the validation behind an update; one rank has none.
+    # Shards gather codes, also for the validation after an update; one rank has none.
     trains = ("--training.mixture", bed.mixture(a=1), "--training.local_batch_size", 2,
               "--model.converters", "quantize.linear.float8",
               "--quantize.linear.float8.enable_fsdp_float8_all_gather")
@@ -262,7 +262,7 @@ def nodes_that_differ(bed):
 
 
 def once_per_node(bed):
-    """Of two processes: on one node; and as if each was the first of its own."""
+    """Of two processes: on one node; and as if each was the first of its own node."""
     told, files = "1 tokens file of format 1 is verified whole", ("a.1", "b.1")
     for name in files:
         write_format_1(bed.path(name), bed.path(name[0] + ".tokens"))
@@ -283,7 +283,7 @@ def once_per_node(bed):
 
 
 def count_lines(command, told, want):
-    """How often a run that pauses says so, until a moment after it should have ended."""
+    """How often a pausing run reports it, until a moment after it should have ended."""
     with open(os.path.join(os.environ.get("TMPDIR", "/tmp"), "node.log"), "w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         deadline, settled, said = time.monotonic() + PATIENCE, None, ""
@@ -419,7 +419,7 @@ def told_digests(path):
 
 
 def changed_tokens(bed):
-    """Between a start that ends as a kill would, behind a step that is not saved, and the next."""
+    """Between a start that ends as by a kill, after an unsaved step, and the next start."""
     text, lines = lib_train.prose(), {}
     for run in "kept", "changed":
         bed.tokenize("d", text[:30000])

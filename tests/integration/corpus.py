@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""corpus - what `tokenizer tokens` makes of text and JSON lines, packed or not, and of folders.
+"""corpus - `tokenizer tokens` on text and JSON lines, packed or not, and on folders.
 
 Goal: the tokens file holds the documents in the order of the files' paths, each between the special
 tokens; it has the same bytes packed or not and with any number of threads; of a prompt and an
-answer the prompt alone is left out of the loss; bad lines are left out and named, up to a share;
+answer only the prompt is excluded from the loss; bad lines are skipped and named, up to a share;
 bad input is one line that names file, line and remedy, and leaves no file; rows of parquet and
-conversations become lines. The trainer tokenizes a
-folder once, whoever starts on it at the same time, and again when its files have changed; c4 says
-where to put its files.
+conversations become lines. The trainer tokenizes a folder once, whoever starts on it at the same
+time, and again when its files have changed; c4 says where to put its files.
 
 Method: small corpora of random words, large enough for many jobs; the file is read here, by its
 description in tokens_file.h.
@@ -114,7 +113,7 @@ def lines(texts):
 
 
 def zstd(bed, name, content):
-    """By the system's zstd where there is one: Python has none of its own yet."""
+    """By the system's zstd where it exists: Python does not have one yet."""
     path = bed.write(name[:-4], content)
     subprocess.run(["zstd", "-q", "--rm", path], check=True)
     return bed.path(name)
@@ -443,14 +442,14 @@ def trainer(bed, *options):
 
 
 def ended(process):
-    """Its exit code, and what it said."""
+    """Its exit code, and its output."""
     said = process.communicate(timeout=60)[0]
     return process.returncode, said
 
 
 def trained(bed, *options):
     if os.path.exists(bed.path("loss")):
-        os.remove(bed.path("loss"))  # it would be gone on with
+        os.remove(bed.path("loss"))  # it could be resumed
     code, said = ended(trainer(bed, *options, "--metrics.loss_file", bed.path("loss")))
     assert code == 0, said
     with open(bed.path("loss"), encoding="utf-8") as file:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""cuda_plans - cuDNN takes the graphs of attention for GPUs which are not there.
+"""cuda_plans - cuDNN takes the graphs of attention for absent GPUs.
 
-Goal: the graphs of library/dnn_graph.c, forward and backward, are ones for which NVIDIA's
-library has a flash kernel that repeats its bits: the word "accepted" of kernels/cuda/README.md; and
-their workspace is what the memory plan is told, and --estimate says without a GPU. Method:
-build/cuda/plans asks the real library, with properties of the GPU written from its data sheet
-(tests/cuda/h200.json, b200.json) and a stand-in for the driver (tests/cuda/driver.c). A shape that
-no engine takes shows that refusal is seen. Skipped where cuDNN is not.
+Goal: the graphs of library/dnn_graph.c, forward and backward, are ones for which NVIDIA's library
+has a flash kernel that repeats its bits: the word "accepted" of kernels/cuda/README.md; and their
+workspace is the one in the memory plan, and in --estimate without a GPU. Method: build/cuda/plans
+asks the real library, with properties of the GPU written from its data sheet (tests/cuda/h200.json,
+b200.json) and a stand-in for the driver (tests/cuda/driver.c). A shape that no engine takes shows
+that refusals are detected. Skipped without cuDNN.
 """
 
 import os

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""cuda_static - what the compiler made of the .cu files stays within its budgets.
+"""cuda_static - the compiler's output for the .cu files stays within its budgets.
 
-Goal: no kernel takes more registers or shared memory than kernels/cuda/budgets.toml says,
-none spills or has a stack, as many blocks fit a multiprocessor as its source, or `blocks`, asks
-for, and none that lacks `fuses` contains an instruction whose result is not that of IEEE 754 or
-that fuses what the source does not: so the bits of a GPU are those of the lanes of a CPU. What the
-source reads 16 bytes at a time is one load. Method: what ptxas said of each kernel (-Xptxas -v),
-for every architecture that was compiled, and the PTX itself. Prints occupancy, bytes, operations
-and the time that a GPU's data sheet would bound each kernel to (lib_cuda.py has the formulas): no
-kernel was timed. Skipped where there is no nvcc.
+Goal: no kernel takes more registers or shared memory than kernels/cuda/budgets.toml allows, none
+spills or has a stack. As many blocks fit a multiprocessor as its source, or `blocks`, requires. A
+kernel without `fuses` contains no instruction that deviates from IEEE 754 or fuses operations which
+the source does not. So the bits of a GPU are those of the lanes of a CPU. Reads of 16 bytes in the
+source are one load. Method: the report of ptxas for each kernel (-Xptxas -v), for every compiled
+architecture, and the PTX itself. Prints occupancy, bytes, operations and each kernel's lower bound
+of time by a GPU's data sheet (lib_cuda.py has the formulas): no kernel was timed. Skipped without
+nvcc.
 """
 
 import os
@@ -61,7 +61,7 @@ def narrow(ptx, names, budgets):
 
 
 def too_few_blocks(rows, ptx, budgets, limits):
-    """Prints the occupancy of each instance; yields those with fewer blocks than asked for."""
+    """Prints the occupancy of each instance; yields those with fewer blocks than required."""
     for row in rows:
         threads = int(lib_cuda.THREADS.search(ptx[row["mangled"]]).group(1))
         wanted = int(lib_cuda.BLOCKS.search(ptx[row["mangled"]]).group(1))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""dashboards - what deploy/ has for Grafana and Kubernetes is true of the programs.
+"""dashboards - the files of deploy/ for Grafana and Kubernetes match the programs.
 
-Goal: every metric that the dashboard draws is exported; probes and Prometheus' annotations ask for
-what ckptd answers; the manifests parse, have no unknown field, mount what they name, and their
-command lines are good ones. Method: a real ckptd; the command lines of the manifests are run with
-other paths: `ckptd --check`, and the trainer for two steps.
+Goal: every metric that the dashboard draws is exported; ckptd answers the requests of probes and
+Prometheus' annotations. The manifests parse, have no unknown field, mount the volumes that they
+name, and their command lines are valid. Method: a real ckptd; the command lines of the manifests
+are run with other paths: `ckptd --check`, and the trainer for two steps.
 """
 
 import json
@@ -128,7 +128,7 @@ def names():
 
 
 def beside():
-    """What goes with the DaemonSet finds its pods."""
+    """The objects beside the DaemonSet select its pods."""
     found = manifests()
     pod = found["DaemonSet"]["spec"]["template"]
     labels, service = pod["metadata"]["labels"], found["Service"]

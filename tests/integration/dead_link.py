@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""dead_link - connections that die without a word: a cable is cut, a firewall forgets them.
+"""dead_link - connections that die silently: a cable is cut, a firewall drops their state.
 
-Goal: a client notices within seconds, while a call of a minute waits, and connects anew; ckptd
-notices, too, and keeps no connection of a peer that has gone.
-Method: a trainer whose control connection goes through a relay, which from one moment on drops all
-bytes of the connections that there are and passes on those of new ones. And a ckptd in a network
-namespace whose link passes nothing on while a client is connected that says nothing.
+Goal: a client notices within seconds, while a call of a minute waits, and reconnects; ckptd
+notices, too, and closes the connection of a peer that has gone. Method: a trainer whose control
+connection goes through a relay, which at some moment starts to drop all bytes of existing
+connections, and forwards those of new ones. And a ckptd in a network namespace whose link drops
+everything while a silent client is connected.
 """
 
 import os
@@ -65,7 +65,7 @@ def connections(host, port):
 
 
 class Cable:
-    """A ckptd on a host of its own, a client that says nothing, and nothing between them."""
+    """A ckptd on a separate host, a silent client, and a dead link between them."""
 
     def __init__(self):
         lib_hosts.own_network()

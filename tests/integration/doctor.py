@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""doctor - what ckpt-cli finds on a node that loses time or checkpoints, or will.
+"""doctor - ckpt-cli finds the causes by which a node loses time or checkpoints, or will.
 
-Goal: a fine node is 0; each finding has its verdict, and words that say what to do; 1 when one is
-bad; 69 without a ckptd, with all that this machine tells. Method: the real programs, and every
-finding caused: limits by prlimit, certificates of three days, a clock that is wrong
-(build/shims/clock.so), a seccomp filter (build/shims/no_uring), a node that is not there, file
-systems of a mount namespace.
+Goal: a healthy node gives 0; each finding has its verdict and its remedy; 1 when one is bad; 69
+without a ckptd, with all findings of the machine. Method: the real programs, and every finding
+caused: limits by prlimit, certificates of three days, a wrong clock (build/shims/clock.so), a
+seccomp filter (build/shims/no_uring), an absent node, file systems of a mount namespace.
 """
 
 import collections
@@ -27,7 +26,7 @@ SERVER = {"server", "version", "clock", "saving", "alarm", "disk room", "storage
 
 
 class Found:
-    """What doctor says; `rows`: by check, each {verdict, found, advice}."""
+    """The output of doctor; `rows`: by check, each {verdict, found, advice}."""
 
     def __init__(self, where, *options, before=(), **env):
         done = subprocess.run([*before, CLI, "doctor", *where, "--json", *options], text=True,
@@ -39,7 +38,7 @@ class Found:
             self.rows[row["check"]].append(row)
 
     def is_told(self, check, verdict, *parts):
-        """Is there such a row, with these in what was found?"""
+        """True when there is such a row, with these texts in `found`."""
         return any(row["verdict"] == verdict and all(part in row["found"] for part in parts) and
                    (row["advice"] == "") == (verdict == "ok") for row in self.rows[check])
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""early - what of a save goes to another node before it is committed (precommit_copy.c).
+"""early - shards of a save that are sent to another node before its commit (precommit_copy.c).
 
-Goal: while a rank still copies, what is written lies at the other node, which lists nothing; at the
-commit the rest alone is sent; of a save that is given up, or whose node has died, nothing stays
-there, and no memory is held. Where both nodes have a rank, what the second one's has written comes
-to the first in the same way: what is not final does not, and what the manifest does not confirm
-comes again. Method: two real ckptd on loopback addresses, ranks of libckpt in this process that
-stop before their last tensor, AbortSave, SIGKILL, SIGSTOP; a byte of a shard that is another one
-while it is fetched. A third node, which has no rank, gets all shards in the same way. A save is
-given up for a rank that ends before it has begun it.
+Goal: while a rank still copies, written shards are sent to the other node, which lists nothing;
+after the commit only the rest is sent. Of an aborted save, or one whose node has died, nothing
+stays there, and no memory is held. Where both nodes have a rank, the shards of the second one's
+come to the first in the same way. Shards that are not final are not sent, and those that the
+manifest does not confirm are sent again. Method: two real ckptd on loopback addresses, ranks of
+libckpt in this process that stop before their last tensor, AbortSave, SIGKILL, SIGSTOP; a byte of a
+shard that changes while it is fetched. A third node, which has no rank, gets all shards in the same
+way. A save is aborted for a rank that ends before it has begun it.
 """
 
 import glob
@@ -107,7 +107,7 @@ def begin(rank, first, second, step):
 
 
 def sent_behind(node, step, run=RUN, tier="n2"):
-    """Bytes that were sent behind the commit, and of all."""
+    """Bytes sent after the commit, and in total."""
     found = re.search(rf"{run}, step {step}, attempt \d+ is in the tier {tier}: (\d+) of (\d+) "
                       "bytes sent", node.log())
     return int(found[1]), int(found[2])
@@ -275,7 +275,7 @@ def lead_dies(pair, first, second):
 
 
 def third_gets_all(first, second, third):
-    """It has no rank, and is the only one that can have a copy of what both have."""
+    """It has no rank, and is the only node that can have a copy of both parts."""
     pair = Pair(first, second)
     pair.begin(1)
     for shard in (1, 2):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""elsewhere - through a ckptd every command reads what other tiers alone have.
+"""elsewhere - through a ckptd every command reads checkpoints that only other tiers have.
 
-Goal: on a machine that has lost its store, and where some are on the disk and some not, no command
-that reads ends with 0 and has read fewer than `list` shows; what is read is proven, and damage in
-the far tier is told; what can only change files here says that there are none. Method: the real
-programs on a `dir:` tier, whose checkpoints leave the local store; the answers on the tier's own
-directory are the second opinion.
+Goal: a machine has lost its store, or has only some checkpoints on its disk. No reading command
+ends with 0 after reading fewer than `list` shows. All data read is verified, and damage in the far
+tier is reported. Commands that can only change local files report that there are none. Method: the
+real programs on a `dir:` tier, whose checkpoints leave the local store; the answers on the tier's
+own directory are the second opinion.
 """
 
 import glob
@@ -26,7 +26,7 @@ def read(path):
 
 
 def checks(world, name):
-    """Those that a verify of all of it has proven."""
+    """Those that a full verify has verified."""
     code, out, err = world.cli("verify", "--all", name, *world.where)
     return code, [int(line.split("@")[1].split("-")[0]) for line in out.splitlines()
                   if ": whole" in line], err

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """failing_disk - a store that cannot be written does not stop training.
 
-Goal: a trainer whose saves fail, once or from some save on for ever, says so and trains on with the
-losses of an undisturbed run; what was committed before is listed, whole, and loads. It ends with 0
-when its last save was written, else with 75, and started again on a good disk with 0.
-Method: the real trainer, and ckptd over the back-end that fails operations with an errno; a store
-for each fault, three faults at a time: most of it is pauses between tries of the last save.
+Goal: a trainer whose saves fail, once or from some save on for ever, reports it and continues with
+the losses of an undisturbed run; earlier committed checkpoints are listed, whole, and load. It ends
+with 0 when its last save was written, else with 75, and started again on a good disk with 0.
+Method: the real trainer, and ckptd over the back-end that fails operations with an errno. Each
+fault has a store, three faults run at a time: most of the time is pauses between tries of the last
+save.
 """
 
 import concurrent.futures
@@ -24,8 +25,8 @@ SAVED = list(range(INTERVAL, STEPS + 1, INTERVAL))
 EXIT_RUN_AGAIN = 75
 # Each save creates a file, writes and syncs it; where the sync fails another file is tried, and
 # when that one's fails too the store is offline.
-# What, how, steps that are committed, exit code, warning, and options: one is tried until it has
-# failed often enough, others of its kind until their time is over.
+# The fault, its operation, the committed steps, exit code, warning, and options: one save is tried
+# until it has failed often enough, others of its kind until their time is over.
 FAULTS = (("a full disk, from the second save on", "only=create,fail_from=2,errno=28", [3],
            EXIT_RUN_AGAIN, r"step 6 did not become durable.*No space left", ()),
           ("a full disk, of the second save", "only=create,fail_at=2,errno=28", [3, 9, 12], 0,
@@ -42,7 +43,7 @@ RUN = "run"
 
 
 def train(world, tokens, *options):
-    """Exit code, what was said, the lines of losses of all its starts."""
+    """Exit code, output, the lines of losses of all its starts."""
     losses = os.path.join(world.folder, "losses")
     done = subprocess.run(lib_train.command(
         tokens, world.server, RUN, "--training.steps", STEPS, "--checkpoint.interval",

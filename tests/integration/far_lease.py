@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """far_lease - of two ckptd that share only the far tier one trains a run.
 
-Goal: while a run is trained through one, a start through the other is refused with 78, and told by
-whom and what to do; a clean end lets it go on at once; --checkpoint.take_over fences the older
-attempt: its trainer ends with 78, an alarm tells why, nothing of it is acknowledged as `bucket`; a
-far tier that is away stops no start. Method: the real programs, two stores, one `dir:` tier.
+Goal: while a run is trained through one, a start through the other is refused with 78, and the
+message names the holder and the remedy. After a clean end another start succeeds at once.
+--checkpoint.take_over fences the older attempt: its trainer ends with 78, an alarm gives the
+reason, and none of its checkpoints is acknowledged as `bucket`. An unavailable far tier stops no
+start. Method: the real programs, two stores, one `dir:` tier.
 """
 
 import glob
@@ -23,7 +24,7 @@ HOLD = "--training.steps", "100000", "--checkpoint.interval", "100000"
 
 
 def lease(world):
-    """What counts of the numbered objects; while one is replaced it may be gone."""
+    """The relevant part of the numbered objects; while one is replaced it may be missing."""
     names = sorted(glob.glob(os.path.join(world.far, RUN, "lease", "*")))
     try:
         with open(names[-1]) as file:
@@ -56,7 +57,7 @@ def goes_on(world, attempt):
 
 
 def refused(old, new):
-    """The older one trains on, and is told to end in order at last."""
+    """The older trainer continues, and is asked to shut down at last."""
     process = train(old, RUN, *HOLD, "--checkpoint.interval", "200")
     wait_until(holds(old, 1), old.log)
     code, said = finish(train(new, RUN))

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""far_trash - what the far tier's rules or a person removed there comes back, until tier.trash_s.
+"""far_trash - checkpoints that the far tier's rules or an operator removed there can be undeleted,
+until tier.trash_s.
 
-Goal: with tier.trash_s what retention or `rm` removes in a `dir:` tier lies in its trash, is in no
-list, and comes back by `undelete` with every bit; when its term is over it is gone, and no other;
+Goal: with tier.trash_s a checkpoint that retention or `rm` removes in a `dir:` tier lies in its
+trash, is in no list, and `undelete` restores every bit. When its term is over it alone is removed;
 --now is final. Method: the real programs on a `dir:` tier; the checkpoints leave the local store,
 so only the tier has them.
 """

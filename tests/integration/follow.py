@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """follow - ckpt-cli follow: the weights of each checkpoint of a run, as it is committed.
 
-Goal: what a follower gives are the bits that were saved, whole or in the slices and types that were
-asked for; ordered by attempt, then step, and never back; started again it goes on where it was; one
-that stands still keeps no save from committing, and goes on with the newest. Method: a real ckptd,
-a run that saves meanwhile, followers that are stopped (SIGSTOP) and killed, and the stock library
-to read what they left.
+Goal: a follower gives the saved bits, whole or in the requested slices and types. They are ordered
+by attempt, then step, and never go back. A restarted follower continues where it was. A stopped one
+prevents no commit, and continues with the newest. Method: a real ckptd, a run that saves meanwhile,
+followers that are stopped (SIGSTOP) and killed, and the stock library reads their files.
 """
 
 import json
@@ -157,7 +156,7 @@ def a_follower_that_is_started_again_goes_on_behind_what_it_left(bed):
 
 @test
 def versions_of_a_running_writer_are_ordered_and_whole(bed):
-    """Steps up and down: each save is an attempt of its own."""
+    """Steps up and down: each save is a separate attempt."""
     folder = folder_of(bed, "running")
     follower = Follower(*bed.where, "--output", folder, "--keep-last", 2)
     steps = [8, 9, 3, 4, 5, 10, 2]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """full_disk - the real programs on a file system without space, and on one without inodes.
 
-Goal: a save that does not fit fails and says so, ckptd goes on, what was committed stays whole and
-loads, a prune works on the full disk and makes room, and then saves are committed again. Method: a
-small ext4 in a file, mounted by this test in a mount namespace of its own; a filler takes the
+Goal: a save that does not fit fails with that reason, and ckptd continues. Committed checkpoints
+stay whole and load. A prune works on the full disk and makes room, and then saves are committed
+again. Method: a small ext4 in a file, mounted in a private mount namespace; a filler takes the
 space, empty files take the inodes. Needs root and loop devices, else skipped.
 """
 
@@ -18,7 +18,8 @@ from lib_tap import end, test
 
 
 def tools(what, disk, world, take):
-    """Without a server: what a crash left goes, and so does what a prune of the directory says."""
+    """Without a server: gc removes a crash's remains, and a prune of the directory its
+    checkpoints."""
     unfinished = os.path.join(world.store, world.run, "step-00000077-a0077")
     os.mkdir(unfinished)
     open(os.path.join(unfinished, "shard-00001-of-00001.safetensors"), "w").close()
@@ -40,7 +41,8 @@ def tools(what, disk, world, take):
 
 
 def story(what, mib, inodes, take, refills):
-    """`refills`: what a prune frees is room for a save; of inodes ckptd keeps some for removals."""
+    """`refills`: a prune's freed space is used up again by a save; of inodes ckptd keeps some for
+    removals."""
     folder = tempfile.mkdtemp(prefix="fd-")
     disk = Disk(folder, mib, inodes)
     world = World(os.path.join(disk.path, "store"))

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # fuzz_corpus - the inputs in tests/fuzz/corpus, and damaged forms of them, through every parser.
 #
-# Goal: nothing that comes from a disk, a socket or a user makes a parser crash or read outside of
-# its bytes; what once did never does again. Method: each fuzz target, linked with replay.c, over
-# its corpus; under `make check` with sanitizers.
+# Goal: no input from a disk, a socket or a user makes a parser crash or read outside of its bytes;
+# former failures stay fixed. Method: each fuzz target, linked with replay.c, over its corpus; under
+# `make check` with sanitizers.
 set -u
 build=${BUILD:-build}
 cd "$(dirname "$0")/../fuzz" || exit 1

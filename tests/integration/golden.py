@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """golden - a store that an earlier build wrote is read by this one.
 
-Goal: what each version of the formats left on disks stays readable, by the tools and by ckptd, to
-the bit, and training goes on from it. Method: tests/golden holds a store per version of the
-formats, written once by a build of that time (ckpt_example: after step s every weight is s) and
-never made anew: a format that changes gets another number, and another store.
+Goal: the files of each version of the formats stay readable, by the tools and by ckptd, to the bit,
+and training resumes from them. Method: tests/golden holds a store per version of the formats,
+written once by a build of that time (ckpt_example: after step s every weight is s) and never
+rewritten: a format that changes gets another number, and another store.
 """
 
 import glob

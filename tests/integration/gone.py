@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""gone - a ckptd that is killed right behind a commit, before the trainer has heard of it.
+"""gone - a ckptd that is killed right after a commit, before the trainer knows of it.
 
-Goal: the trainer does not call the step lost: it asks the next ckptd, which has it, and says that
+Goal: the trainer does not call the step lost: it asks the next ckptd, which has it, and logs that
 it is durable. Method: the real programs; SIGKILL at the line of the commit, and another ckptd on
 the same store after longer than the trainer's pause between two questions.
 """

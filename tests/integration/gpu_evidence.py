@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""gpu_evidence - the table of kernels/cuda/README.md says what committed evidence does, no more.
+"""gpu_evidence - the table of kernels/cuda/README.md says the same as the committed evidence, no
+more.
 
-Goal: the word "ran" is there for what a file of kernels/cuda/evidence says, only; each operation is
-in a row; gpu_bench's arithmetic is right. Method: the table of the tree, and copies of it; no
-program is run but the trainer's estimate. check_gpu_evidence.py runs the rest on simulated GPUs.
+Goal: the word "ran" is used only for operations in a file of kernels/cuda/evidence; each operation
+is in a row; gpu_bench's arithmetic is right. Method: the table of the tree, and copies of it; no
+program runs except the trainer's estimate. check_gpu_evidence.py runs the rest on simulated GPUs.
 """
 
 import os
@@ -66,7 +67,7 @@ def look_at_bounds():
 
 
 def look_at_arithmetic():
-    """Rates and times that a program in the place of rates.c gives, and what follows from them."""
+    """Rates and times of a program in the place of rates.c, and the derived figures."""
     module = runpy.run_path("tests/cuda/gpu_bench", run_name="gpu_bench")
     timed = {"copy": (0.5, 1000), "host_to_device": (1, 100), "device_to_host": (2, 100)}
     goal = module["save_goal"]

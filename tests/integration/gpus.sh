@@ -59,7 +59,7 @@ check "losses of a validation are those of the CPU" validated
 bf16=(--training.mixed_precision_param bfloat16 --kernels.isa auto)
 library() { train bf16 - 1 "${bf16[@]}" && train blas $random 2 "${bf16[@]}" && same_as bf16 blas; }
 check "in bfloat16, products by cuBLASLt, two GPUs have its bits" library
-# The library of the second start chooses otherwise, and the manifest has what the first one chose.
+# The library of the second start chooses otherwise, and the manifest has the choice of the first.
 again=$early,algorithm=1
 chosen_before() {
     killed chosen $random 2 "${bf16[@]}" && train chosen "$again" 2 "${bf16[@]}" &&
@@ -103,7 +103,7 @@ room=50000000
 check_exit 78 "a GPU with too little memory for its ranks ends the run at its start" small
 check_equal "and one line says how much was wanted" \
     "$(grep " error " "$tmp/small.log" | grep -c "2 ranks on this GPU need [0-9.]* GiB")" 1
-# What is counted beside the plans of two ranks on one GPU.
+# The counts beside the plans of two ranks on one GPU.
 command_of beside - 2 --kernels.device cuda --estimate --json
 beside=$("${command[@]}" 2>/dev/null | python3 -c 'import json, sys
 about = json.load(sys.stdin)["stages"][0]["gpu_about"]
@@ -113,7 +113,7 @@ fits() {
         says fits "memory:  0.07GiB"
 }
 check "where they fit the step line has what both take of its memory" fits
-# What the optimizer alone reads: a GPU has room for the rest.
+# The memory that only the optimizer reads: a GPU has room for the rest.
 offload=("${bf16[@]}" --training.enable_cpu_offload)
 narrow_gpu=devices=1,memory=$((71800000 + beside))
 offloaded() {

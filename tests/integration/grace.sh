@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Goal: a run that is given a time to end in saves its last step if that fits, and begins nothing if
-# not: what ckptd had accepted is durable, the last line names it, and started again the run has the
-# numbers of one to which nothing happened. Method: steps of one micro-batch, so a trainer that is
-# held within a step (debug.pause_at_step) is past its last one; SIGTERM with time enough, and with
-# less than its saves took to a store whose every operation takes 2 s; and `ckpt-cli stop --grace`
-# with time for what is accepted alone. With checkpoint.durability = "bucket" it is a second tier
-# that is so slow. An export is not begun in a time that was given: the next start makes it.
+# Goal: a run with a time limit for its shutdown saves its last step if that fits, and begins no
+# save otherwise. Saves that ckptd had accepted are durable, the last line names them, and a
+# restarted run has the numbers of an undisturbed one. Method: steps of one micro-batch, so a
+# trainer that is paused within a step (debug.pause_at_step) is past its last one; SIGTERM with time
+# enough, and with less than its saves took to a store whose every operation takes 2 s; and
+# `ckpt-cli stop --grace` with time only for the accepted saves. With checkpoint.durability =
+# "bucket" the second tier is that slow. An export is not begun within a time limit: the next start
+# makes it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
@@ -54,7 +55,7 @@ check "the last line names the newest durable step" \
     last_line short "stopped after step 7; step 5 is the newest durable one"
 took=$(sed -nE 's/.*step 5 is durable .* at most ([0-9]+)\.[0-9]+ s after.*/\1/p' "$tmp/short.log")
 note "the save took at most $took s and a part"
-given=$((took * 3 / 2)) # as far from what is accepted as from another one
+given=$((took * 3 / 2)) # equally far from the accepted save and from another one
 
 held accepted 7
 "$BUILD/ckpt-cli" stop accepted --grace "$given" --server "$server" >"$tmp/stop.out"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# hardened - what the compiler and the linker put between a bug and who would use it.
+# hardened - protections by the compiler and the linker against the exploitation of a bug.
 #
-# Goal: each program and the library is position independent, its relocations are read-only and
-# made at the start, no page of its stack can be executed, and overruns of arrays and of copies
-# whose size is known end it. Method: readelf and nm of what was built.
+# Goal: each program and the library is position independent, its relocations are read-only and made
+# at the start, no page of its stack can be executed, and overruns of arrays and of copies of known
+# size end the process. Method: readelf and nm of the built files.
 . "$(dirname "$0")/lib.sh"
 nm "$BUILD/ckptd" | grep -qE '__(asan_init|tsan_init|ubsan_handle)' &&
     skip_all "sanitizers are there instead"

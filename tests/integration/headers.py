@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""headers - shards whose headers say something else than their manifest, under right hashes.
+"""headers - shards whose headers contradict their manifest, under right hashes.
 
-Goal: no reader takes what `verify` calls damaged: loads by ckptd and from the directory, export, cp
-and reshard name the header and leave nothing behind. Method: a checkpoint saved through
-libckpt; the type or the name of a tensor is changed in its manifest, which then gets right hashes.
+Goal: no reader accepts a checkpoint that `verify` calls damaged: loads by ckptd and from the
+directory, export, cp and reshard name the header and leave no files. Method: a checkpoint saved
+through libckpt; the type or the name of a tensor is changed in its manifest, which then gets right
+hashes.
 """
 
 import glob

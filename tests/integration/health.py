@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""health - what list, health, status and the metrics say when saves fail and when all is damaged.
+"""health - the answers of list, health, status and the metrics when saves fail and when all is
+damaged.
 
-Goal: an operator's script hears by an exit code that ckptd cannot save, and that a run has nothing
-whole left; the age of a run's newest checkpoint and its failures in a row are told by run. A
-watchdog tells a run that trains from one that hangs, waits in a queue, or is gone. Health tells of
-a save that fails in the trainer. Method: the real programs; a store that is full by
-limits.checkpoints, damaged manifests, a stopped trainer, one without addresses.
+Goal: an operator's script learns by an exit code that ckptd cannot save, and that a run has no
+whole checkpoint left. The age of the newest checkpoint and the failures in a row are reported by
+run. A watchdog distinguishes a run that trains from one that hangs, waits in a queue, or is gone.
+Health reports a save that fails in the trainer. Method: the real programs; a store that is full by
+limits.checkpoints, damaged manifests, a stopped trainer, one without address space.
 """
 
 import glob
@@ -93,7 +94,7 @@ def damaged(world):
 
 
 def large(world):
-    """Memory of its own, above its limit and below it."""
+    """Its private memory, above its limit and below it."""
     world.launch("--limits.private_bytes", "1MiB")
     status = world.status()
     process, pool = status["process"], status["pool"]["bytes_ready"]
@@ -152,8 +153,7 @@ def watched(world):
 
 
 def cramped(world):
-    """A trainer that cannot map the memory of a ckptd that was started anew: it may have no more
-    addresses."""
+    """A trainer that cannot map the memory of a restarted ckptd: its address space is limited."""
     world.launch()
     log = os.path.join(world.folder, "cramped.log")
     with open(log, "wb") as out:
@@ -184,7 +184,7 @@ def main():
         damaged(world)
         large(world)
         watched(world)
-        if not is_sanitized("trainer"):  # a sanitizer needs addresses of its own
+        if not is_sanitized("trainer"):  # a sanitizer needs address space of its own
             cramped(world)
     finally:
         world.close()

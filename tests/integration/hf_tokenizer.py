@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""hf_tokenizer - our tokenizer, and what goes out with a model, make our tokens in stock programs.
+"""hf_tokenizer - our tokenizer, and the one exported with a model, make our tokens in stock
+programs.
 
 Goal: a tokenizer that we train opens in stock tiktoken, and tokenizer.json of `export --format hf
 --tokenizer` in Hugging Face's tokenizers library: both give the tokens of our tokenizer for any
@@ -16,7 +17,7 @@ from lib_hf import TextBed, main, need, read, test
 import lib_text
 
 need("tokenizers", "tiktoken")
-os.environ["TIKTOKEN_CACHE_DIR"] = ""  # no copies of what it reads
+os.environ["TIKTOKEN_CACHE_DIR"] = ""  # reads without copies
 import tiktoken  # noqa: E402
 from tiktoken.load import load_tiktoken_bpe  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402

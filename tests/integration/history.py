@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """history - the journal of a run, and the scrub as an operator starts and pauses it.
 
-Goal: who opened an attempt, committed, pinned, unpinned and removed, and when, is told in order by
-ckptd and from the directory, across a restart, and within its bound. Method: the real programs; a
-journal that is full is written by hand.
+Goal: ckptd, and ckpt-cli on the directory, list in order who opened an attempt, committed, pinned,
+unpinned and removed, and when, across a restart, and within the journal's bound. Method: the real
+programs; a journal that is full is written by hand.
 """
 
 import glob

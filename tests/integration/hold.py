@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """hold - quarantine and leases, through ckptd and ckpt-cli.
 
-Goal: what is damaged is noted durably, listed with the reason, passed over by whoever names no
-step, never removed, and given free only by a proof; what a tool reads is not removed by a ckptd
-nor by another tool, and goes when its reader is gone, killed too; where pins cannot be read a prune
-has no plan.
-Method: a real ckptd and store; a byte changed in a shard; readers stopped by SIGSTOP while they
-read.
+Goal: a damaged checkpoint is quarantined durably, listed with the reason, skipped by requests that
+name no step, never removed, and released only after verification. Neither ckptd nor another tool
+removes a checkpoint that a tool reads; it goes when its reader is gone, also by a kill. Where pins
+cannot be read a prune has no plan. Method: a real ckptd and store; a byte changed in a shard;
+readers stopped by SIGSTOP while they read.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ def damage_of(entries, step):
 
 
 def noted(world):
-    """Damage of steps 4 and 5; what ckptd tells of the latter."""
+    """Damages steps 4 and 5; returns ckptd's report about the latter."""
     world.launch()
     world.save(range(1, 6))
     world.stop()
@@ -167,7 +166,8 @@ def leases(world):
 
 
 def no_plan(world, side, where):
-    """Where pins cannot be read nobody knows what goes: that is no plan for a dry run to show."""
+    """Where pins cannot be read it is unknown what a prune removes: a dry run has no plan to
+    show."""
     pins = os.path.join(world.store, world.run, "pins")
     os.makedirs(pins, exist_ok=True)
     os.rename(pins, pins + ".away")

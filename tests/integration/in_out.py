@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""in_out - what a run starts from and what it leaves: torchtitan's initial_load_* and last_save_*.
+"""in_out - the initial weights and the final output of a run: torchtitan's initial_load_* and
+last_save_*.
 
 Goal: a run without a checkpoint starts from a folder of Hugging Face, from another run, and from a
 run of another store, with the very losses of a run that began with those weights; with
-initial_load_model_only = false it goes on as the other run would have. A run that has a checkpoint
-goes on from it. The last step's weights are left as Hugging Face has them, and of the last
-checkpoint the optimizer can be left out. keep_latest_k is followed where ckptd's settings say so.
-Method: a tiny Llama on the real trainer and ckptd; losses are compared as hexadecimal floats.
+initial_load_model_only = false it continues as the other run does. A run that has a checkpoint
+continues from it. The last step's weights are written in Hugging Face's form, and the last
+checkpoint can omit the optimizer. keep_latest_k applies where ckptd's settings allow it. Method: a
+tiny Llama on the real trainer and ckptd; losses are compared as hexadecimal floats.
 """
 
 import glob
@@ -30,7 +31,7 @@ class Bed(World):
         lib_train.make_tokens(self.folder, lib_train.prose())
 
     def train(self, run, *options, steps=STEPS, want=0):
-        """Its losses by step, and what it said."""
+        """Its losses by step, and its output."""
         losses = os.path.join(self.folder, "loss")
         if os.path.exists(losses):
             os.remove(losses)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# install - what `make install` leaves is enough for users: programs, ckpt.h, libckpt by pkg-config.
+# install - the files of `make install` are enough for users: programs, ckpt.h, libckpt by
+# pkg-config.
 #
 # Goal: a program compiles against the installed header and libraries alone, shared and static, as C
 # and as C++, saves and loads; the shared library exports ckpt.h's functions with a version, and
@@ -8,7 +9,7 @@
 plan 29
 root=$tmp/root
 
-# Who runs the tests has built everything: nothing is compiled again here.
+# The test's caller has built everything: nothing is compiled again here.
 check "make install works" make -s BUILD="$BUILD" PREFIX=/usr DESTDIR="$root" install
 own() { make -sn BUILD="$BUILD" PREFIX=/home/me/holdfast install | grep -o '[^ >|]*/etc/holdfast'; }
 check_equal "another prefix takes the configuration along" \
@@ -56,7 +57,7 @@ check_equal "every program is there, with a man page, and what batch systems are
     "${absent[*]}" ""
 mapfile -t commands < <("$BUILD/ckpt-cli" --help | awk '/^  [a-z]/ { print $1 }')
 check "ckpt-cli tells its commands" test ${#commands[@]} -ge 16
-for name in "${commands[@]}"; do # help2man escapes what groff would take for something else
+for name in "${commands[@]}"; do # help2man escapes characters that groff interprets
     help=$("$BUILD/ckpt-cli" "$name" --help)
     page=$(tr -d '\\' <"$pages/ckpt-cli-$name.1" | sed 's/f[BIR]\(--\)/\1/g')
     for line in "$(sed -n 2p <<<"$help")" $(awk '/^  --/ { print $1 }' <<<"$help") "Exit codes"; do
@@ -74,7 +75,7 @@ check_equal "where the other stopped" "${newest#*@}" "6-a2"
 
 shares=$root/usr/share
 PATH=$root/usr/bin:$PATH
-in_bash() { # WORD...: what the shell would offer for the last one, after its last '@' or ':'
+in_bash() { # WORD...: the shell's completions for the last one, after its last '@' or ':'
     bash -c '
         . "$0/bash-completion/completions/ckpt-cli"
         COMP_LINE="ckpt-cli $*" COMP_POINT=${#COMP_LINE}
@@ -85,7 +86,7 @@ in_fish() {
         source $argv[1]/fish/vendor_completions.d/ckpt-cli.fish
         complete -C "ckpt-cli $argv[2..-1]" | cut -f 1 | paste -sd " "' "$shares" "$@"
 }
-in_zsh() { # on the line of an interactive one, which a key tells
+in_zsh() { # on the line of an interactive shell, completed by a key
     cat >"$tmp/zshrc" <<-END
 	PS1='> ' fpath=("$shares/zsh/site-functions" \$fpath)
 	autoload -U compinit; compinit -u -D

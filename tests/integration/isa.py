@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """isa - a run of float32 has the same bits on every CPU with fused multiply-adds.
 
-Goal: losses and the saved state of avx2 are those of the machine's best level and of avx512, with
-other threads, too. A run that goes on at another level says nothing of other bits. A level without
-the instruction begins with training.numerics = 2; 3 is refused there, with what to set.
-Method: a tiny Llama in float32; ckpt-cli compares what was saved. unit/kernels_product.c has the
-definition of a product.
+Goal: losses and the saved state of avx2 are those of the machine's best level and of avx512, also
+with other numbers of threads. A run that continues at another level logs no warning of other bits.
+A level without the instruction begins with training.numerics = 2; 3 is refused there, with the
+setting to use. Method: a tiny Llama in float32; ckpt-cli compares the checkpoints.
+unit/kernels_product.c has the definition of a product.
 """
 
 from lib_hf import cli, main, test
@@ -46,7 +46,7 @@ def other_numerics_have_other_bits(bed):
 @test
 def a_run_that_goes_on_at_another_level_has_the_bits_of_one_that_stays(bed):
     stays = bed.train(bed.store, "stays", LONGER, "--kernels.isa", "avx2", *STEADY)
-    goes = bed.train(bed.store, "avx2", LONGER)  # with what the run has
+    goes = bed.train(bed.store, "avx2", LONGER)  # with the run's setting
     assert goes == stays[STEPS:], (goes, stays)
     same(bed, "avx2", "stays")
     said = bed.train(bed.store, "avx2", LONGER, "--kernels.isa", "sse2", want=78)

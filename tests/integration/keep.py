@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""keep - what a careless operator does to a store, and that nothing whole is lost by it.
+"""keep - a careless operator's actions on a store lose no whole checkpoint.
 
 Goal: a disk that is not mounted, a store that is moved away: nothing is removed, and the reason is
-told. Method: a real ckptd on a directory, which this script moves, empties and fills as a person
-would; `saver save` makes checkpoints.
+reported. Method: a real ckptd on a directory, which this script moves, empties and fills as an
+operator may; `saver save` makes checkpoints.
 """
 
 import json
@@ -100,7 +100,7 @@ def name_of(world, number):
 
 
 def removed_by_name(world, *where):
-    """What is damaged or set aside goes when a person names it, and says so."""
+    """A damaged or quarantined checkpoint is removed when the operator names it, with a message."""
     served = where == world.where
     world.save([11, 12, 13, 14])
     world.stop()

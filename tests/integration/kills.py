@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """kills - the real processes, killed with SIGKILL at any moment, again and again.
 
-Goal: no acknowledged checkpoint is lost, nothing listed is torn, a restarted trainer loads what was
-committed last, to the bit, whoever was killed. Method: a ckptd with retention, a trainer of 1 to 4
-ranks (`clients_kill resume`) that loads, checks every element, and saves as fast as it can; each
-round kills the trainer, ckptd, both, ckptd while it starts, or a `ckpt-cli prune` of the directory.
-Afterwards the newest acknowledged step must be in the list, the newest checkpoints must verify
-block by block, and the next trainer must load that step or a later one.
+Goal: whichever process was killed, no acknowledged checkpoint is lost, no listed one is torn, and a
+restarted trainer loads the last committed one, to the bit. Method: a ckptd with retention, a
+trainer of 1 to 4 ranks (`clients_kill resume`) that loads, checks every element, and saves as fast
+as it can; each round kills the trainer, ckptd, both, ckptd while it starts, or a `ckpt-cli prune`
+of the directory. Afterwards the newest acknowledged step must be in the list, the newest
+checkpoints must verify block by block, and the next trainer must load that step or a later one.
 
     KILLS=60 SECONDS= SEED=      so many kills, or as many as fit into so many seconds (0: no limit)
 """
@@ -29,7 +29,7 @@ chance = random.Random(seed)
 
 
 class Killed(World):
-    """With a trainer, and what it was told."""
+    """With a trainer, and the acknowledgements that it got."""
 
     def __init__(self):
         super().__init__()

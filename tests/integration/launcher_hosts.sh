@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Goal: a run over two hosts, each with a ckptd that its rank uses, goes on with one when the other
-# is lost with its ckptd, takes it again when it is back, and saves on another host than the
-# launcher's when it is asked to stop; all losses are those of the run that was left alone. Method:
-# real mpirun, trainer and ckptd; the hosts are namespaces (lib_nodes.sh), and mpirun's agent enters
-# them instead of ssh. Each ckptd has a socket in its host's own /tmp, a store that no other opens,
-# and the others as its peers; a third host has a ckptd alone, so two are a majority. The host that
-# is lost ends with all its processes, and its link is gone; it comes back with its store. Then its
-# trainer cannot be executed any more: the preflight finds it, and the third host takes its place.
+# Goal: a run over two hosts, each with a ckptd that its rank uses, continues with one when the
+# other is lost with its ckptd, and uses it again when it is back. When asked to stop it saves on
+# another host than the launcher's. All losses are those of an undisturbed run. Method: real mpirun,
+# trainer and ckptd; the hosts are namespaces (lib_nodes.sh), and mpirun's agent enters them instead
+# of ssh. Each ckptd has a socket in its host's /tmp, a private store, and the others as its peers;
+# a third host runs only a ckptd, so two are a majority. The lost host ends with all its processes
+# and its link; it comes back with its store. Then its trainer cannot be executed any more: the
+# preflight detects it, and the third host replaces it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_nodes.sh "$0"
 . tests/integration/lib_tiny.sh

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""launcher_rules - what the launcher decides: how many ranks start next, where, when, and its end.
+"""launcher_rules - the launcher's decisions: the ranks of the next start, their hosts, the pause,
+and the end.
 
-Goal: every rule of deploy/launch_rules.py, at its limits. Method: tables; a story is a run as its
-starts end, and is told as "exit code: ranks of each start". Real starts: launcher_starts.sh.
+Goal: every rule of deploy/launch_rules.py, at its limits. Method: tables; a story is the sequence
+of a run's starts, written as "exit code: ranks of each start". Real starts: launcher_starts.sh.
 """
 
 import os
@@ -26,7 +27,7 @@ def again(ranks=2, **more):
 
 
 def story(options, *ends):
-    """What it comes to, all words, and the pauses."""
+    """The outcome as text, and the pauses."""
     ranks, failures, words, starts, pauses = options.ranks, 0, [], [], []
     for start, ended in enumerate(ends, 1):
         starts.append(ranks)
@@ -110,7 +111,7 @@ equal("without it what is left starts", rules.places(Options(4), 3, 2).ranks, 3)
 
 
 def choose(up, excluded=(), **options):
-    """Among a, b, c: exit, ranks, hosts, events; and who was asked."""
+    """Among a, b, c: exit, ranks, hosts, events; and the hosts that were asked."""
     asked = []
     next = rules.places(Options(2, hosts_file="f", **options), 1, 5, list("abc"), excluded,
                         lambda host: asked.append(host) or host in up)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Goal: a run as a job of SLURM saves at the warning before its time limit, ends with 75, is queued
-# again and goes on; a job that loses a node, with the ckptd there, goes on with the one that is
-# left, or, when it needs both (--min-nodes), is queued again; a task of an array takes its own
-# options; no loss differs from the undisturbed run's. Method: a real slurmctld, munged, four slurmd
-# and four ckptd, one of each in a node of its own (lib_nodes.sh) that ends with all its processes.
-# slurmctld looks at time limits 30 s after its start: by then the job with a limit must train.
+# again and continues. A job that loses a node, with its ckptd, continues on the remaining one, or,
+# when it needs both (--min-nodes), is queued again; a task of an array takes its own options; no
+# loss differs from the undisturbed run's. Method: a real slurmctld, munged, four slurmd and four
+# ckptd, one of each in a separate node (lib_nodes.sh) that ends with all its processes. slurmctld
+# checks time limits 30 s after its start: by then the job with a limit must train.
 . "$(dirname "$0")/lib.sh"
 for program in slurmctld slurmd sbatch munged mpirun; do
     PATH=$PATH:/usr/sbin command -v "$program" >/dev/null || skip_all "$program is missing"
@@ -107,7 +107,7 @@ trains limit
 trains lost
 trains few
 at_their_nodes() { [ "$(ranks_at n1), $(ranks_at n2)" = "2, 2" ]; }
-at_their_nodes || # a rank that was cut off comes again; who was, and why, is in the logs
+at_their_nodes || # a rank that was cut off comes again; the logs name it and the reason
     { status_of n1 && status_of n2 && tail -n 25 "$tmp"/n[12].log "$tmp"/{lost,few}.log; } |
     sed 's/^/# /'
 check "each rank uses the ckptd of its node" wait_for 20 at_their_nodes

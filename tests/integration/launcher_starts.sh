@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Goal: the launcher sees how real processes end: who is lost, who saved, an mpirun that hangs, a
-# ckptd that does not come; it hears each signal. Method: real mpirun, but a stand-in for the
-# trainer: a script that ends each rank of each start the way the scenario says ("START RANK ACTION"
-# lines; what is not listed waits for its peers and ends with 0). Where a test says so, ckptd has a
-# stand-in too, which does what $tmp/ckptd says. What follows from an end: launcher_rules.py.
+# Goal: the launcher detects how real processes end: lost ranks, ranks that saved, an mpirun that
+# hangs, a ckptd that does not start. It receives each signal. Method: real mpirun, but a stand-in
+# for the trainer: a script that ends each rank of each start the way the scenario says ("START RANK
+# ACTION" lines; a rank that is not listed waits for its peers and ends with 0). Where a test says
+# so, ckptd has a stand-in too, which does what $tmp/ckptd says. The decisions after an end:
+# launcher_rules.py.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
 plan 31
@@ -27,7 +28,7 @@ exit 69
 END
 cat >"$bin/ckptd" <<'END'
 #!/usr/bin/env bash
-# Stand-in: "exit STATUS", or "serve N" until told to end; it answers when it was asked N times.
+# Stand-in: "exit STATUS", or "serve N" until asked to end; it answers after N requests.
 trap 'rm -f "$RULES/ckptd-answers"; exit 0' TERM
 read -r action number <"$RULES/ckptd"
 [ "$action" = serve ] || exit "$number"
@@ -67,14 +68,14 @@ if [ "$rank" = 0 ] && [ -e "$RULES/places.$start" ]; then
 fi
 action=$(awk -v s="$start" -v r="$rank" '$1 == s && ($2 == r || $2 == "all") { print $3 }' \
     "$RULES/plan")
-# mpirun ends the others when the first wrapper has gone: each is to come to its own kill.
+# mpirun ends the others when the first wrapper has gone: each must reach its own kill.
 [ "$action" = kill-wrapper ] && trap '' TERM
 echo $$ >"$RULES/here.$start.$rank"
 until_is 60 all_have here # none ends before all have begun
 case ${action:-end} in
 kill) kill -KILL $$ ;;
 kill-all) (kill -KILL "${all[@]}") ;; # a subshell outlives them
-kill-all-late) # its own wrapper comes to see that when the 0.1 s of the others are over
+kill-all-late) # its own wrapper detects that when the 0.1 s of the others are over
     until_is 20 test -s "$folder/rank-$rank.pid"
     (kill -STOP "$PPID" && kill -KILL "${all[@]}"; sleep 0.5; kill -CONT "$PPID")
     ;;
@@ -151,7 +152,7 @@ END
 chmod +x "$bin/mpirun"
 check_equal "an mpirun that killed the wrappers and hangs is killed; one rank counts as lost" \
     "$(PATH=$bin:$PATH launch 3 "1 all kill-wrapper")" "0: 3 2"
-# What was killed may take a moment to go.
+# Killed processes may take a moment to end.
 none_left() { wait_for 5 eval "! pgrep -f '$1'"; }
 check "no such mpirun is left" none_left "$bin/mpirun"
 rm "$bin/mpirun"
@@ -171,8 +172,8 @@ check_equal "so is a number with a zero in front" \
     "$(launch 2 "" --grace 08; launch 2 "" --ranks 010)" $'78: \n78: '
 check_equal "or one without end" "$(launch 2 "" --restarts-max 9223372036854775808)" "78: "
 
-# In a group of its own, with the signals of a shell at a terminal: a background job ignores SIGINT,
-# what runs below nohup SIGHUP, and so does the launcher then.
+# In a separate group, with the signals of a shell at a terminal: a background job ignores SIGINT, a
+# program under nohup SIGHUP, and so does the launcher then.
 in_background() { # NAME RANKS OPTION...
     env --default-signal=INT,HUP setsid deploy/launch --config "$tmp/config.toml" --ranks "$2" \
         --dir "$tmp/$1" "${@:3}" >"$tmp/$1.log" 2>&1 &
@@ -216,7 +217,7 @@ scenario "1 all wait"
 echo "serve 20" >"$tmp/ckptd"
 echo 3 >"$tmp/ready"
 in_background filling 2
-says() { # NAME WHAT: its launcher does, or what comes next says nothing
+says() { # NAME WHAT: its launcher is there, or the following test reports nothing
     wait_for 40 grep -q "$2" "$tmp/$1.log" || give_up "\"$2\" is not said" "$tmp/$1.log"
 }
 says filling "waiting for ckptd"
@@ -241,7 +242,7 @@ check_equal "asked to stop while ckptd is about to be started again, it ends" "$
     "75: 0 1, 1 starts"
 check "and no ckptd is left" none_left "$bin/ckptd"
 
-with_ckptd() { # WHAT-CKPTD-DOES: prints what launch prints
+with_ckptd() { # WHAT-CKPTD-DOES: prints the output of launch
     scenario ""
     echo "$1" >"$tmp/ckptd"
     : >"$tmp/asked"
@@ -252,7 +253,7 @@ with_ckptd() { # WHAT-CKPTD-DOES: prints what launch prints
 check_equal "a ckptd that ends with 78 ends the launcher with 78" "$(with_ckptd "exit 78")" "78: "
 check_equal "one that ends again and again in another way ends it with 75" \
     "$(with_ckptd "exit 1")" "75: "
-# A slow mpirun: the launcher is asked to stop before any rank has noted its process id.
+# A slow mpirun: the launcher is asked to stop before any rank has recorded its process id.
 mkdir "$tmp/slow"
 cat >"$tmp/slow/mpirun" <<END
 #!/bin/bash

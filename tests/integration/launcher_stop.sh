@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Goal: a run under the launcher that is asked to stop saves its last step, whoever gets the signal:
-# the launcher, its process group (Ctrl-C), or every process of the job (systemd, batch systems).
-# Method: the real programs, two ranks and a ckptd of the launcher's own, in a group of their own.
-# No save is due by the interval. When some steps are made the signal is sent; then the store must
-# hold the last step whose loss was written. Once what is said goes to a reader that ends first, as
-# `tee` may at Ctrl-C: many more lines are said before the signal is sent. At last the launcher is
-# killed, and all that it started must be gone. SIGUSR1: launcher_starts.sh.
+# Goal: a run under the launcher that is asked to stop saves its last step, whichever process gets
+# the signal: the launcher, its process group (Ctrl-C), or every process of the job (systemd, batch
+# systems). Method: the real programs, two ranks and a ckptd that the launcher starts, in a separate
+# process group. No save is due by the interval. When some steps are made the signal is sent; then
+# the store must hold the last step whose loss was written. Once the output goes to a reader that
+# ends first, as `tee` may at Ctrl-C: many more lines are printed before the signal is sent. At last
+# the launcher is killed, and all processes that it started must end. SIGUSR1: launcher_starts.sh.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
@@ -26,7 +26,7 @@ start_run() { # RUN [LOG]: returns when it has made some steps; process id in $l
     wait_for 40 has_steps "$tmp/$1.loss" || give_up "$1 does not train" "$tmp/$1.log"
 }
 has_steps() { [ "$(wc -l <"$1")" -ge 10 ]; }
-job() { pgrep -f "$tmp/|mpirun.*$tmp"; } # what the launcher runs
+job() { pgrep -f "$tmp/|mpirun.*$tmp"; } # the processes of the launcher
 ended() { # $status
     status=0
     wait_gone "$launcher" 60 || kill_ours KILL "$launcher"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""leak - ckptd's own memory grows: it says so, and ends before it is too much.
+"""leak - ckptd's own memory grows: it reports it, and ends before it is too much.
 
 Goal: memory that grows hour after hour is an alarm with its numbers, in status and in the metrics,
-and ends when it stops; above limits.exit_private_bytes ckptd ends with the code for which it is
-started again, nothing that was committed is lost, and a trainer saves on to the next one; a limit
-that a start is over is a wrong setting. Method: a real ckptd holds the plan of each run that was
-described last, so runs of many tensors make it grow; build/shims/clock.so lets its hours pass. The
+and ends when it stops; above limits.exit_private_bytes ckptd ends with the code for a restart, no
+committed checkpoint is lost, and a trainer continues to save at the next one. A limit below the
+memory at start is a wrong setting. Method: a real ckptd keeps the plan of the last description of
+each run, so runs of many tensors make it grow; build/shims/clock.so moves its clock by hours. The
 rule itself: ckptd_leak.
 """
 

@@ -1,5 +1,5 @@
-# lib.sh - what the integration scripts share: TAP lines, a private folder, servers that end with
-# the script.
+# lib.sh - shared by the integration scripts: TAP lines, a private folder, servers that end with the
+# script.
 #
 #   . tests/integration/lib.sh
 #   plan 2
@@ -7,7 +7,8 @@
 #   check "a save is committed" test -e "$store/..."
 #   check_exit 78 "an unknown key is refused" "$BUILD/trainer" --no.such 1
 #
-# Everything lives under $tmp (a fresh short-named folder) and ends with the script, by process id.
+# All files lie under $tmp (a fresh folder with a short name). The script's exit removes them, and
+# ends its processes by process id.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 export BUILD=${BUILD:-$PWD/build}
@@ -17,7 +18,7 @@ tests_done=0
 started_pids=()
 tries_per_second=$(awk -v scale="${TEST_TIME_SCALE:-1}" 'BEGIN { print int(20 * scale) }')
 
-# Process ids are used again: only what is still our child may be sent a signal.
+# Process ids are reused: a signal may only be sent to a process that is still our child.
 kill_ours() { # SIGNAL PID
     grep -qsx "PPid:[[:space:]]*$$" "/proc/$2/status" && kill -"$1" "$2" 2>/dev/null
 }
@@ -51,7 +52,7 @@ not_ok() { # NAME [FILE of evidence]
 }
 note() { echo "# $*"; }
 skip_all() { echo "$1" && exit 77; }
-give_up() { # REASON [FILE of evidence]: what comes next could not be tested
+give_up() { # REASON [FILE of evidence]: the following tests could not run
     note "$1"
     [ -z "${2:-}" ] || tail -n 20 "$2" | sed 's/^/# /'
     exit 1
@@ -97,7 +98,7 @@ wait_for() { # SECONDS COMMAND...: until it succeeds
     done
     return 1
 }
-ckptd_serves() { # also what is damaged: then health fails
+ckptd_serves() { # also a damaged checkpoint: then health fails
     [[ $("$BUILD/ckpt-cli" health --server "$server" 2>&1) == "serving: true"* ]]
 }
 start_ckptd() { # [OPTION...]: on $server with $store, waits until it answers

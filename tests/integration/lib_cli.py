@@ -1,5 +1,5 @@
-"""lib_cli - what the scripts that test ckpt-cli have: a ckptd with three checkpoints of run "trip",
-and the values that must be in them.
+"""lib_cli - shared by the scripts that test ckpt-cli: a ckptd with three checkpoints of run "trip",
+and their expected values.
 
 The stock safetensors library is the second opinion; without it the script is skipped. A script
 marks its tests with @test, and main() runs them in turn.
@@ -102,7 +102,7 @@ def nearest_bf16(values):
 
 
 def rounded(bits, stored, option):
-    """What the conversion of elements with these bits has to give: (dtype, values as doubles)."""
+    """The expected result of converting elements with these bits: (dtype, values as doubles)."""
     dtype = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}[option]
     with numpy.errstate(all="ignore"):
         values = as_double(bits, stored)
@@ -116,7 +116,7 @@ def rounded(bits, stored, option):
 
 
 def cli(*arguments, want=0):
-    """Runs ckpt-cli; returns what it printed. Fails when it ends otherwise than with `want`."""
+    """Runs ckpt-cli; returns its output. Fails when the exit code is not `want`."""
     done = lib_program.run(CLI, *arguments)
     assert done.returncode == want, (arguments, done.returncode, want, done.stdout, done.stderr)
     assert (done.stderr == "") == (want == 0 or (want == 1 and done.stdout != "")), done.stderr

@@ -1,10 +1,10 @@
-"""lib_cuda - what nvcc and ptxas said of the kernels, and what follows from it without a GPU.
+"""lib_cuda - the reports of nvcc and ptxas about the kernels, and conclusions without a GPU.
 
 Occupancy: as many blocks fit a multiprocessor as its registers, shared memory, warps and blocks
 allow. Registers are given to a warp in units of 256 and to warps in fours, shared memory in units
-of 128 bytes (cuda_occupancy.h of the toolkit: cudaOccMaxActiveBlocksPerMultiprocessor).
-Bound: the longer of the time to move a kernel's bytes once and to do its operations, at the rates
-of a data sheet. It is no speed: no kernel can be faster, each may be slower.
+of 128 bytes (cuda_occupancy.h of the toolkit: cudaOccMaxActiveBlocksPerMultiprocessor). Bound: the
+longer of the time to move a kernel's bytes once and to do its operations, at the rates of a data
+sheet. It is no measured speed: no kernel can be faster, each may be slower.
 """
 
 import glob
@@ -38,7 +38,7 @@ def names_of(mangled):
 
 
 def read_logs(folder):
-    """Of each instance and architecture: what ptxas -v said."""
+    """The report of ptxas -v for each instance and architecture."""
     found, entry = [], None
     for path in sorted(glob.glob(folder + "/*.log")):
         for line in open(path, encoding="utf-8"):
@@ -74,7 +74,7 @@ def number(formula, shapes=None):
 
 
 def fitting_blocks(row, threads, dynamic, limits):
-    """(blocks that fit one multiprocessor, what there is too little of for one more)"""
+    """(blocks that fit one multiprocessor, the resource that limits them)"""
     warps = (threads + 31) // 32
     of_block = up(row["shared"] + dynamic, 128)
     if of_block > limits["shared_of_block"]:
@@ -88,7 +88,7 @@ def fitting_blocks(row, threads, dynamic, limits):
 
 
 def bounds(budget, gpus, shapes=None):
-    """{GPU: (seconds, "memory" or what the operations run on)} of a kernel at SHAPES."""
+    """{GPU: (seconds, "memory" or the unit of the operations)} of a kernel at SHAPES."""
     moved, done = (number(budget[what], shapes) for what in ("bytes", "operations"))
     beside = number(budget.get("float", "0"), shapes)
     times = {}

@@ -1,11 +1,11 @@
-"""lib_evidence - what ran on a GPU, as a file, and the word "ran" in the table of
-kernels/cuda/README.md that stands on it.
+"""lib_evidence - the operations that ran on a GPU, as a file, and the word "ran" in the table of
+kernels/cuda/README.md that is based on it.
 
-A file of kernels/cuda/evidence says on which GPU, when, with which driver, of which operation how
-many comparisons passed, and the digest of each row's sources as they were then. write_table() fills
-in the last column of the table's rows whose every operation is in a file: what ran, or "before: "
-and what ran when the sources were others. unfounded() names rows that say anything else.
-`lib_evidence.py` run by itself writes the table of the tree.
+A file of kernels/cuda/evidence names the GPU, the time, the driver, how many comparisons of each
+operation passed, and the digest of each row's sources at that time. write_table() fills in the last
+column of the table's rows whose every operation is in a file: the run, or "before: " and the run
+when the sources differed. unfounded() names rows that say anything else. `lib_evidence.py` run by
+itself writes the table of the tree.
 """
 
 import glob
@@ -26,7 +26,7 @@ def products(how, kind=""):
                                                      "linear_backward_weight"))
 
 
-# The rows of the table by how they begin: what has to be compared, and how, for the word.
+# The rows of the table by their first words: the comparisons that the word "ran" requires.
 ROWS = {
     "embedding": ("bits: embedding", "bits: embedding_backward"),
     "residual + RMSNorm": ("bits: rmsnorm", "bits: rmsnorm_backward"),
@@ -65,7 +65,8 @@ def row_of(line):
 
 
 def digest_of(names):
-    """Of files of kernels/cuda and of what they include there, without comments and blanks."""
+    """The digest of files of kernels/cuda and of their includes from there, without comments and
+    blanks."""
     texts, left = {}, sorted(names)
     while left:
         name = left.pop()
@@ -93,7 +94,7 @@ def load_all(folder):
 
 
 def word(evidence, row, sources):
-    """What the table may say of a row: GPU, date and driver, or that it did not run."""
+    """The allowed text of a row: GPU, date and driver, or that it did not run."""
     passed = evidence.get("compared", {})
     if not all(passed.get(name, 0) > 0 for name in ROWS[row]):
         return NOT_RUN
@@ -126,7 +127,7 @@ def write_table(readme, known):
 
 
 def unfounded(readme, folder):
-    """Rows that say anything but what the files do; and rows of ROWS that are not in the table."""
+    """Rows that say anything else than the files; and rows of ROWS that are not in the table."""
     known, sources = load_all(folder), sources_of(readme)
     with open(readme, encoding="utf-8") as file:
         said = {row_of(line): cells_of(line)[-1] for line in file if row_of(line)}

@@ -1,6 +1,6 @@
-"""lib_flood - clients that misbehave, for the scripts that let them at ckptd: each writes HTTP/2
-frames by hand, over whatever connection it is given, in a process of its own (another user's where
-root is there), while ckptd's resident memory and its time on the processors are read."""
+"""lib_flood - misbehaving clients, for the scripts that run them against ckptd. Each writes HTTP/2
+frames by hand, over any connection, in a separate process (another user's where this one is root).
+Meanwhile ckptd's resident memory and CPU time are read."""
 
 import multiprocessing
 import os
@@ -19,13 +19,13 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, PING, WINDOW = 0, 1, 3, 4, 6, 8
 HALF_CALLS = 128  # as many as a connection may have open
 CONNECTIONS, SENDERS, SECONDS = 40, 100, 5
-# Of an attack before the saves beside it: what a user has saved up of its budget is spent then, or
-# not, and what ckptd may spend on it.
+# The time of an attack before the saves beside it: by then the user's saved-up budget is spent, or
+# not; and the CPU time that ckptd may spend on it.
 FIRST_SECONDS, ALONE_SECONDS = 1, 2
 # The part of a core. Beside other work the same calls take more CPU time: caches and threads of a
 # core are shared. At a load of 20 on two cores up to 0.25 was seen.
 CORE_PART, BUSY_CORE_PART, BUSY_LOAD = 0.1, 0.3, 1.5
-TRIES = 3  # on a busy machine what was saved up may still be spent later
+TRIES = 3  # on a busy machine the saved-up budget may still be spent later
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -44,8 +44,8 @@ CALL = b"".join(literal(*pair) for pair in [
 
 
 def greet(where):
-    """A connection to that path, or made by that function, that greeted; it is never read unless
-    somebody does so by hand."""
+    """A connection to that path, or made by that function, that greeted; nothing reads it unless a
+    caller does."""
     if callable(where):
         connection = where()
     else:
@@ -178,8 +178,8 @@ def send_whole_messages(where):
 
 
 def send_again(where, what, first=b""):
-    """On each connection `first`, then what(stream) for ever new streams, until it is cut off;
-    answers are read. How often it was sent."""
+    """On each connection sends `first`, then what(stream) for ever new streams, until it is cut
+    off; answers are read. Returns how often it was sent."""
     connections, until, stream, count = [greet(where) for _ in range(CONNECTIONS)], 0, 1, 0
     for connection in connections:
         connection.sendall(first)
@@ -275,7 +275,8 @@ def spent_on(world, action, where):
 
 
 def under(world, name, action, where, step):
-    """(most MiB more, every save and look went well, what the attacker said) during an attack."""
+    """(the most MiB of growth, True when every save and list succeeded, the attacker's output)
+    during an attack."""
     before, most, well, parts = resident(world), 0, True, []
     is_busy = os.getloadavg()[0] > BUSY_LOAD * os.cpu_count()
     most_part = BUSY_CORE_PART if is_busy else CORE_PART

@@ -1,5 +1,5 @@
-# lib_gpus.sh - the whole trainer on simulated GPUs beside the CPU: what gpus.sh and check_gpus.sh
-# share. After lib.sh and lib_tiny.sh.
+# lib_gpus.sh - the whole trainer on simulated GPUs compared with the CPU, for gpus.sh and
+# check_gpus.sh. After lib.sh and lib_tiny.sh.
 #
 #   train RUN SIMGPU RANKS [SETTING...]      SIMGPU: settings of tests/simgpu/simgpu.h; - is the CPU
 #   train_same RUN SIMGPU RANKS [SETTING...] and it has the losses and the checkpoint of the run cpu

@@ -1,4 +1,4 @@
-"""lib_hf - what the scripts share that take models out to Hugging Face's form and back.
+"""lib_hf - shared by the scripts that export models to Hugging Face's form and import them.
 
 Bed has a store, a tokens file and a ckptd that lives as long as one run of the trainer.
 bits_of_folder() reads a folder by the stock safetensors library. Functions marked @test are run by
@@ -113,7 +113,7 @@ class Bed:
             self.world = None
 
     def train(self, store, name, steps, *options, want=0):
-        """The lines of the loss file, or what was said."""
+        """The lines of the loss file, or the output of a failure."""
         server, losses = self.start(store), self.path("loss")
         if os.path.exists(losses):
             os.remove(losses)
@@ -175,7 +175,7 @@ def samples(bed, count, seed=0):
 
 
 def main(prepare, make_bed=Bed):
-    """Runs the tests in turn on one bed; `prepare` makes what they share."""
+    """Runs the tests in turn on one bed; `prepare` makes their shared files."""
     bed, good = make_bed(), False
     try:
         prepare(bed)

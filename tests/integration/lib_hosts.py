@@ -1,8 +1,8 @@
-"""lib_hosts - what a node of a test may have for itself: a network namespace, and a disk.
+"""lib_hosts - private resources of a test's node: a network namespace, and a disk.
 
-own_mounts() and own_network() put this process into namespaces of its own, so all that is made here
-is gone when it ends; Refused where that is not permitted. Namespace is one for the programs of a
-host, which lib_switch connects, and Disk a small ext4 in a file.
+own_mounts() and own_network() put this process into new namespaces, so everything made here
+disappears when it ends; they raise Refused where that is not permitted. Namespace is one for the
+programs of a host, connected by lib_switch, and Disk a small ext4 in a file.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 
 
 class Refused(Exception):
-    """The system does not let us; str() says what."""
+    """The system does not permit it; str() gives the reason."""
 
 
 def run(*words):
@@ -40,7 +40,7 @@ def own_network():
 
 
 class Namespace:
-    """Of the network; `before`: what puts a program there."""
+    """A network namespace; `before`: the command that runs a program in it."""
 
     def __init__(self):
         if not shutil.which("ip"):
@@ -72,7 +72,7 @@ class Disk:
 
     def fill(self):
         """Takes every block, also those of removed files, which are free once the journal is
-        written: until nothing fits behind two such writes in a row."""
+        written: until nothing fits after two such writes in a row."""
         with open(os.path.join(self.path, "filler"), "ab", buffering=0) as file:
             full = 0
             while full < 2:

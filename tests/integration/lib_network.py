@@ -1,5 +1,5 @@
-"""lib_network - a ckptd that is reached over TCP, with an authority and certificates of its own,
-for the scripts that come to it from "another machine"."""
+"""lib_network - a ckptd that is reached over TCP, with a test authority and certificates, for the
+scripts that connect from "another machine"."""
 
 import os
 import socket
@@ -70,7 +70,8 @@ class Network(World):
         return context
 
     def comes_in(self, name, version=ssl.TLSVersion.TLSv1_3):
-        """Does the server keep the connection? With TLS 1.3 it refuses behind the handshake."""
+        """True when the server keeps the connection. With TLS 1.3 it refuses after the
+        handshake."""
         host, port = self.address.split(":")
         try:
             with socket.create_connection((host, int(port)), PATIENCE) as plain:
@@ -109,7 +110,7 @@ HELLO, REQUEST, ANSWER = "<4sI16s", "<4sIIIQQQQIIQ", "<4siQQQQQIIQ"  # proto/bul
 
 
 def answer_of(stream):
-    """The error, the bytes behind it."""
+    """The error, and the bytes after it."""
     _, error, _, count, *_ = struct.unpack(ANSWER, take(stream, struct.calcsize(ANSWER)))
     return error, take(stream, count)
 

@@ -1,6 +1,6 @@
 """lib_nodes - a small cluster: several ckptd on loopback addresses, each with a store, a
-certificate and peers; what may happen to them: killed, or away for good with all they had; and
-runs with ranks on several of them.
+certificate and peers. A node can be killed, or lost for good with its disk. Runs have ranks on
+several nodes.
 """
 
 import contextlib
@@ -187,7 +187,7 @@ def field(number, data):
 
 
 def refusal(node, asks, operation, key, data=b""):
-    """What a node answers to another that asks for that; "": it did it."""
+    """A node's error for such a request of another; "": it succeeded."""
     import grpc
     with tls_channel(os.path.join(asks.folder, "tls"), node.address) as channel:
         try:

@@ -6,12 +6,12 @@
 #   end_node n1                             # at once, with all that runs there
 #   make_ckptds ctl n1 n2                   # a ckptd for each host, with the others as its peers
 #   ckptd_of n1                             # $ckptd: its command; it answers at $local_server
-#   status_of n1                            # what ckpt-cli says there
+#   status_of n1                            # the answer of ckpt-cli there
 #
-# The script runs again in namespaces of its own: whatever it starts, and every link it makes, is
-# gone when it ends. A node is a namespace of processes, mounts (its own /tmp), network and host
-# name, on a bridge with this script, which is the host `ctl`, 10.77.0.254. Files are shared, as on
-# a cluster with one file system for all.
+# The script runs again in new namespaces: all its processes and links disappear when it ends. A
+# node is a namespace of processes, mounts (its own /tmp), network and host name, on a bridge with
+# this script, which is the host `ctl`, 10.77.0.254. Files are shared, as on a cluster with one file
+# system for all.
 if [ -z "${HOLDFAST_TEST_INSIDE:-}" ]; then
     apart=(unshare -n -m -u -p -f --kill-child --mount-proc)
     rm -rf "$tmp" # the script makes another
@@ -80,7 +80,7 @@ make_ckptds() { # HOST...
         done
     } >"$tmp/certificates.log" 2>&1 || give_up "there are no certificates" "$tmp/certificates.log"
 }
-ckptd_of() { # HOST: its command in $ckptd, with a store of its own
+ckptd_of() { # HOST: its command in $ckptd, with a separate store
     local other peers=() address
     address=$(address_of "$1")
     for other in "${ckptd_hosts[@]}"; do

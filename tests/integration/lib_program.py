@@ -1,7 +1,7 @@
 """lib_program - runs a program as subprocess.run() does, but loads it once (tests/shims/forked.c).
 
-Its libraries take ckpt-cli longer to load than most commands take. Each thread of a script has
-programs of its own, for the environment and the folder that they were loaded in.
+Loading its libraries takes ckpt-cli longer than most commands take. Each thread of a script loads a
+separate program for each environment and folder.
 """
 
 import functools
@@ -37,7 +37,7 @@ class Program:
         theirs.close()
 
     def run(self, words, timeout, stdout):
-        """What a process with these arguments left: its exit code, stdout and stderr."""
+        """The result of a process with these arguments: exit code, stdout and stderr."""
         self.socket.settimeout(timeout)
         with open(os.memfd_create("stdout"), "w+b") as out, \
                 open(os.memfd_create("stderr"), "w+b") as err:
@@ -62,7 +62,7 @@ class Program:
 
 
 def run_bytes(*words, timeout=60, stdout=None):
-    """What it prints goes to `stdout` when that is a file."""
+    """Its output goes to `stdout` when that is a file."""
     words = [str(word) for word in words]
     if is_sanitized(words[0]):
         return subprocess.run(words, stdout=stdout or subprocess.PIPE, stderr=subprocess.PIPE,

@@ -9,7 +9,7 @@ ELEMENTS = MIB  # of F32: a shard of 4 MiB and its header
 
 
 class Ranks:
-    """Who comes with one certificate, and makes the calls of ranks."""
+    """A client with one certificate that makes the calls of ranks."""
 
     def __init__(self, world, name, address=None):
         self.channel = world.channel(name, address)

@@ -5,8 +5,8 @@
 
 W: safetensors file with float32 weights of the flavor "tiny" under torchtitan's names (ckpt-cli
 export). C: the effective configuration as JSON (job.save_config_file). T: a tokens file, whose
-samples have the documented order. F: what the trainer made, its metrics.loss_file or
-debug.logits_file. All computes in float64.
+samples have the documented order. F: the trainer's output, its metrics.loss_file or
+debug.logits_file. All computation is in float64.
 
 The model: h = E[token]; per layer h += wo(attention(rope(wq n), rope(wk n), wv n)) with n =
 norm(h), then h += w2(silu(w1 n) * w3 n) with the new n = norm(h); logits = output(norm(h)). RMSNorm
@@ -118,7 +118,7 @@ class Model:
         self.layers = len([name for name in self.w if name.endswith("attention_norm.weight")])
 
     def attention(self, n, prefix):
-        """n [B,T,C] -> output before wo [B,T,C], and what the backward needs."""
+        """n [B,T,C] -> output before wo [B,T,C], and the inputs of the backward."""
         B, T, C = n.shape
         H, K, D = self.heads, self.kv_heads, C // self.heads
         q = rope((n @ self.w[prefix + "wq.weight"].T).reshape(B, T, H, D), 1)
@@ -157,7 +157,7 @@ class Model:
         return grad @ self.w[name]
 
     def forward(self, inputs):
-        """[B,T] -> logits [B,T,V] and what the backward needs."""
+        """[B,T] -> logits [B,T,V] and the inputs of the backward."""
         h, kept = self.w["tok_embeddings.weight"][inputs], []
         for layer in range(self.layers):
             p = f"layers.{layer}."

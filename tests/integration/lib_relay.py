@@ -1,14 +1,13 @@
-"""lib_relay - what stands between a client and a server over TCP, and does to their bytes what a
-bad network does.
+"""lib_relay - a relay between a client and a server over TCP that acts like a bad network.
 
     relay = Relay("127.0.0.1:7070", seed=1, delay_s=0.002, resets=0.001)
     relay.address                  # the client's end
     relay.hold("out")              # no byte from the client arrives any more; "back": to it
-    relay.go_on()                  # what was held comes, late
-    relay.strand()                 # the connections there are die, and nobody is told
+    relay.go_on()                  # the held bytes arrive, late
+    relay.strand()                 # existing connections die silently
 
-TCP loses no bytes: what is lost on the way comes late (delay_s, hold), or the connection ends
-(resets, every). Each decision is taken from the seed, in the order in which connections come.
+TCP loses no bytes: lost packets arrive late (delay_s, hold), or the connection ends (resets,
+every). All decisions follow from the seed, in the order of connections.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""lib_store - a ckptd on a store of its own, for the scripts that test what happens to checkpoints.
+"""lib_store - a ckptd on a private store, for the scripts that test operations on checkpoints.
 
 World starts and stops a real ckptd, makes checkpoints through libckpt (`saver save`), and
 asks ckpt-cli, through the server or on the directory. write_llama() makes models to import,
@@ -34,7 +34,7 @@ PATIENCE = 60  # seconds, of anything that should take a fraction of one
 
 @contextlib.contextmanager
 def logged():
-    """What the Python package logs meanwhile, in any thread; it goes nowhere else."""
+    """The log messages of the Python package meanwhile, from any thread; they go nowhere else."""
     said, logger = [], logging.getLogger("holdfast")
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())
@@ -48,8 +48,8 @@ def logged():
 
 
 def take_libckpt():
-    """What is imported from now on takes the built libckpt. The runtime of a sanitizer in that must
-    come first: the script begins again behind it, and leaks, of which Python has its own, stay."""
+    """Later imports use the built libckpt. A sanitizer's runtime in it must be loaded first: the
+    script starts again with it preloaded. Leaks, of which Python has its own, are not reported."""
     library = os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
     if not is_sanitized("libckpt.so.1") or "libasan" in os.environ.get("LD_PRELOAD", ""):
         return
@@ -64,7 +64,7 @@ def take_libckpt():
 
 
 def comes(is_so, seconds=PATIENCE, pause=0.02):
-    """Waits until it is so; otherwise what it was last."""
+    """Waits until it is true; otherwise returns the last value."""
     until = time.monotonic() + seconds
     while not (found := is_so()) and time.monotonic() < until:
         time.sleep(pause)
@@ -76,7 +76,7 @@ def comes_to(look, value):
 
 
 def wait_until(is_so, what, pause=0.02):
-    """what: why the script ends where it does not come; or a function that says so."""
+    """what: the reason printed when the wait fails; or a function that returns it."""
     assert comes(is_so, pause=pause), what() if callable(what) else what
 
 
@@ -106,7 +106,8 @@ def llama_shapes(dim, kv_dim, hidden, vocab):
 
 
 def write_safetensors(path, tensors, padding=0):
-    """{name: (dtype, shape, bytes, what they begin with)}; the rest is a hole. The bytes of all."""
+    """{name: (dtype, shape, bytes, first bytes)}; the rest is a hole. Returns the number of
+    bytes."""
     at, header = 0, {}
     for name, (dtype, shape, size, _) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
@@ -185,7 +186,7 @@ def copy_without_data(shard, to, step):
 
 
 def mark(folder):
-    """Who writes into such a directory of a step leaves it there until the manifest is durable."""
+    """A writer into such a directory of a step leaves it there until the manifest is durable."""
     run = os.path.basename(os.path.dirname(folder))
     step, attempt = os.path.basename(folder)[5:].split("-a")
     with open(os.path.join(folder, "unfinished"), "w") as file:
@@ -194,7 +195,7 @@ def mark(folder):
 
 
 def uncommit(folder):
-    """What a crash leaves of a save: its shards and its mark."""
+    """A crash's remains of a save: its shards and its mark."""
     os.remove(os.path.join(folder, "manifest.json"))
     mark(folder)
 
@@ -230,7 +231,7 @@ class World:
                 stderr=log, **popen)
 
     def refused(self, *options, before=()):
-        """Of one that ends at once: its exit code, what it says, and its log."""
+        """Of a ckptd that ends at once: its exit code, its output, and its log."""
         done = subprocess.run([*before, self.ckptd, "--listen", self.server + "2", "--store",
                                self.store, "--memory.pool_bytes", "64MiB",
                                "--memory.segment_bytes", "1MiB", *options],
@@ -276,12 +277,12 @@ class World:
         assert code == 0, (code, self.log())
 
     def copy_store(self, to):
-        """While ckptd serves it: what has not got its name yet may go meanwhile."""
+        """While ckptd serves it: files without their final name may disappear meanwhile."""
         shutil.copytree(self.store, to, symlinks=True,
                         ignore=shutil.ignore_patterns(".holdfast.tmp.*"))
 
     def try_save(self, step, ranks=2, seed=1):
-        """Was it committed? And what was said."""
+        """True when it was committed; and the output."""
         done = lib_program.run(SAVER, "save", self.server, ranks, seed, step, timeout=PATIENCE)
         return done.returncode == 0, done.stderr
 
@@ -317,7 +318,7 @@ class World:
         return code, f"{name}: exit {code}: {out}{err}"
 
     def all_verify(self):
-        """What does not, among those listed."""
+        """The listed checkpoints that do not verify."""
         bad = []
         for entry in self.listed():
             code, said = self.verify_one(entry)

@@ -1,5 +1,5 @@
-"""lib_switch - a switch in user space between network namespaces, which does to the frames between
-two of its ports what a bad network does.
+"""lib_switch - a switch in user space between network namespaces; the path between two of its ports
+can act like a bad network.
 
     switch = Switch(seed=1)
     host = switch.host(1)                    # a namespace with 10.77.0.1, at port 1
@@ -8,11 +8,11 @@ two of its ports what a bad network does.
     with bad(switch.of(1), is_cut=True):
         ...                                  # no frame comes from there or to there
 
-A port is one end of a veth pair, in a namespace that is the switch's own. The other end has the
-number of the port in its hardware address, so the switch learns none. A thread reads frames from
-raw sockets and passes them on: for each pair of ports and direction there is a Way. Its decisions
-are taken from the seed, in the order in which its frames come. A frame of TCP has up to 64 KiB: the
-kernel cuts it up at its end (PACKET_VNET_HDR), so one that is lost is up to 45 packets.
+A port is one end of a veth pair, in a namespace of the switch. The other end has the number of the
+port in its hardware address, so the switch learns none. A thread reads frames from raw sockets and
+forwards them: for each pair of ports and direction there is a Way. Its decisions follow from the
+seed, in the order of its frames. A frame of TCP has up to 64 KiB: the kernel splits it at its
+destination (PACKET_VNET_HDR), so a lost frame is up to 45 packets.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ PACKET_OUTGOING, SO_RCVBUFFORCE = 4, 33
 HEADER_BYTES, ADDRESS_BYTES = 10, 6  # of PACKET_VNET_HDR, before the hardware addresses
 FRAME_BYTES_MAX, QUEUE_BYTES = 70000, 16 << 20
 AT_ONCE = 64  # frames of one port, before those that are due
-LATE_S = 0.01  # how long a frame is kept that those behind it are to overtake
+LATE_S = 0.01  # how long a frame is delayed so that later ones overtake it
 EVERYBODY = 0xff
 
 
@@ -57,7 +57,7 @@ class Way:
         return self.last_due + (LATE_S if late < self.late else 0)
 
     def count(self, number, size):
-        """The frame of that number, which grows, has gone on."""
+        """The frame of that number, which grows, was forwarded."""
         self.overtaken += number < self.newest
         self.newest = max(self.newest, number)
         self.bytes += size
@@ -85,7 +85,7 @@ class Switch:
 
     def plug(self, number, pid, before=(), device="eth0"):
         """Gives the namespace of that process a device at port `number`, with address(number);
-        before: what puts a program there."""
+        before: the command that runs a program there."""
         port = f"p{number}"
         run("ip", "link", "add", port, "netns", self.namespace.keeper.pid, "type", "veth",
             "peer", "name", device, "address", f"02:00:00:00:00:{number:02x}", "netns", pid)
@@ -99,7 +99,7 @@ class Switch:
         self.ports = {**self.ports, number: self.listen(port)}
 
     def listen(self, device):
-        """A socket with all frames that come to the device, of the switch's namespace."""
+        """A socket with all frames that arrive at the device, in the switch's namespace."""
         system = ctypes.CDLL(None, use_errno=True)
         here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         there = os.open(f"/proc/{self.namespace.keeper.pid}/ns/net", os.O_RDONLY)
@@ -138,7 +138,7 @@ class Switch:
             self.give()
 
     def take(self, number, one):
-        with contextlib.suppress(OSError):  # there is none left, or the namespace has gone
+        with contextlib.suppress(OSError):  # no frame is left, or the namespace has gone
             for _ in range(AT_ONCE):
                 frame, source = one.recvfrom(FRAME_BYTES_MAX)
                 if source[2] != PACKET_OUTGOING:

@@ -3,10 +3,10 @@
     -- PLACES
     COMMAND; COMMAND; ... => EXIT CODE [> part of stdout] [! part of stderr] ...
 
-A command that ends with 0 or 1 says nothing on stderr, another one nothing on stdout and one line
-on stderr, unless the row tells otherwise. Each runs once for each place of its chapter, whose
-options are put behind it, and has to say the same of all. {name} stands for a value of `names`. A
-line that has no "=>" goes on in the next one.
+A command that ends with 0 or 1 prints nothing on stderr, another one nothing on stdout and one line
+on stderr, unless the row says otherwise. Each runs once for each place of its chapter, whose
+options are appended, and must print the same for all. {name} is replaced by a value of `names`. A
+line without "=>" continues in the next one.
 """
 
 import json
@@ -29,8 +29,8 @@ def is_as_told(done, code, parts):
 
 
 def says(name, command, *place, code=0, out=(), err=(), then=lambda: True):
-    """A test of one command line; `out` and `err`: parts of what it says, `then`: what holds after
-    it. Returns stdout, of --json as the document."""
+    """A test of one command line; `out` and `err`: parts of its output, `then`: a condition that
+    holds after it. Returns stdout, of --json as the document."""
     done = lib_program.run(CLI, *shlex.split(command), *place)
     parts = [f"{sign} {part}" for sign, parts in ((">", out), ("!", err))
              for part in ([parts] if isinstance(parts, str) else parts)]

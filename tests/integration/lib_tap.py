@@ -1,6 +1,6 @@
-"""lib_tap - what the scripts in Python print: the lines that tests/run reads.
+"""lib_tap - the output of the scripts in Python: the lines that tests/run reads.
 
-A script tells each finding with test() and ends with end(), or gives run() its functions.
+A script reports each result with test() and ends with end(), or passes its functions to run().
 """
 
 import importlib
@@ -54,7 +54,7 @@ def skip(names, reason):
 
 
 class Skip(Exception):
-    """What is missing; for a test of run() to raise."""
+    """The missing requirement; raised by a test of run()."""
 
 
 def end():
@@ -74,7 +74,7 @@ def run(tests, bed):
             print(f"ok {place} - {name}", flush=True)
         except Skip as missing:
             print(f"ok {place} - {name} # SKIP {missing}", flush=True)
-        except Exception:  # a failed assertion, or what went wrong on the way
+        except Exception:  # a failed assertion, or another error
             failed += 1
             print(f"not ok {place} - {name}", flush=True)
             _remark(traceback.format_exc())

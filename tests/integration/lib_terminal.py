@@ -1,4 +1,4 @@
-"""lib_terminal - what a program shows on a terminal."""
+"""lib_terminal - a program's output on a terminal."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ AT_WORK = ["is at work"]  # ckptd does not say how far it is
 
 
 def on_a_terminal(*command, columns=100):
-    """What reaches a terminal that is stderr; the exit code, and standard output."""
+    """The text that reaches a terminal on stderr; the exit code, and standard output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     modes = termios.tcgetattr(theirs)
@@ -37,7 +37,7 @@ def on_a_terminal(*command, columns=100):
 
 
 def bar_is_wrong(command, shown, want, columns):
-    """What is wrong with what was shown, or None."""
+    """The error in the shown text, or None."""
     lines = [line.replace("\x1b[K", "") for line in re.split(r"[\r\n]", shown)]
     if max(map(len, lines)) >= columns:
         return "a line is as wide as the terminal"

@@ -1,10 +1,11 @@
 """lib_text - texts on which tokenizers are compared.
 
-real_text() is 1 MB of what people wrote: Perl's manuals where installed, and this repository.
+real_text() is 1 MB of human text: Perl's manuals where installed, and this repository.
 random_text() is seeded random Unicode, of characters that Unicode 3.2 had already, so that the
 tables of two libraries, which may be of different years, agree on them. SEED=n gives another one.
 
-A TokenizerBed has these and what else is known to differ, and runs the program tokenizer on them.
+A TokenizerBed has these and other texts that are known to differ, and runs the program tokenizer on
+them.
 """
 import glob
 import os

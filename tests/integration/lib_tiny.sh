@@ -1,4 +1,4 @@
-# lib_tiny.sh - a training run small enough for tests: a tiny Llama on some text of our own.
+# lib_tiny.sh - a training run small enough for tests: a tiny Llama on text of this repository.
 #
 #   . tests/integration/lib_tiny.sh     # after lib.sh
 #   make_tiny                           # $tiny: its configuration; tokenizer and tokens under $tmp

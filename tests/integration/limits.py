@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""limits - ckptd with less than it wants: locked memory, descriptors, address space, file size,
+"""limits - ckptd with too few resources: locked memory, descriptors, address space, file size,
 threads.
 
-Goal: too little to start is refused in words that name what to change, with an exit code, never a
-signal; too little later fails what needs it and nothing else (descriptors: ckptd_trouble). Method:
-the real programs under prlimit, as another user where root would pass over the limit.
+Goal: with too little to start ckptd exits with a code, never by a signal, and a message that names
+the setting to change. A shortage later fails only the operation that needs the resource
+(descriptors: ckptd_trouble). Method: the real programs under prlimit, as another user where root is
+exempt from the limit.
 """
 
 import json
@@ -42,7 +43,8 @@ def starts(world):
 
 
 def memory(world):
-    """That is gone when ckptd serves already, and takes the memory of its pool: ckptd_fill.c."""
+    """A limit that is reached when ckptd serves already, and takes the memory of its pool:
+    ckptd_fill.c."""
     world.spawn(env=dict(os.environ, LD_PRELOAD=os.path.join(BUILD, "shims/fill.so"),
                          FILL_SEGMENT="4"))
     code = world.process.wait(PATIENCE)
@@ -73,7 +75,7 @@ OTHER = ["without the right to lock memory its buffers are not registered, and i
 def as_another_user(world):
     other = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     os.chmod(world.folder, 0o755)
-    ckptd = shutil.copy(world.ckptd, world.folder)  # others may not come to where it was built
+    ckptd = shutil.copy(world.ckptd, world.folder)  # others may not enter the build
     if os.geteuid() != 0 or not shutil.which("setpriv") or subprocess.run(
             [*other, "prlimit", ckptd, "--version"], capture_output=True).returncode != 0:
         skip(OTHER, "another user cannot be had, or cannot run ckptd from here")
@@ -93,7 +95,7 @@ def as_another_user(world):
                             capture_output=True).returncode
     test(OTHER[1], loaded == 0 and world.steps() == [1, 2] and not world.all_verify())
     world.stop()
-    sanitizer = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"  # which wants a thread
+    sanitizer = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"  # which needs a thread
     done = subprocess.run([*other, "prlimit", "--nproc=1", ckptd, "--listen", world.server,
                            "--store", world.store, "--memory.pool_bytes", "64MiB",
                            "--memory.segment_bytes", "1MiB"],

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """lost_answers - the answer of each call is lost once, and the call is made again.
 
-Goal: a client that heard nothing may ask again: what was to be done is done, once, and the client
-learns what it must know to go on. Method: a real ckptd with TLS behind a relay. Python's grpcio
-makes each call through it; the relay keeps the answer, and the connection dies. Then the same call
-comes directly. Those between nodes (Peer, Join, BeginPart, ReportPart) are lost in
-check_node_faults.py.
+Goal: a client without an answer may repeat the call: the operation is performed once, and the
+client gets the result that it needs to continue. Method: a real ckptd with TLS behind a relay.
+Python's grpcio makes each call through it; the relay withholds the answer, and the connection dies.
+Then the same call is made directly. check_node_faults.py loses answers between nodes (Peer, Join,
+BeginPart, ReportPart).
 """
 
 import os
@@ -25,7 +25,7 @@ from lib_store import PATIENCE  # noqa: E402
 from lib_tap import test  # noqa: E402
 
 BUSY = "RESOURCE_EXHAUSTED"
-QUIET = 0.3  # seconds without a byte of the server: the answer has come to the relay
+QUIET = 0.3  # seconds without a byte from the server: the answer has reached the relay
 
 
 class Lossy(Network):
@@ -38,7 +38,7 @@ class Lossy(Network):
         self.direct = Ranks(self, "anna")
 
     def lose(self, method, **fields):
-        """ckptd has answered; nobody heard it."""
+        """ckptd has answered; no client received it."""
         relay = Relay(self.address)
         ranks = Ranks(self, "anna", relay.address)
         ranks.call("Hello")

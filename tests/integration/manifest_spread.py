@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""manifest_spread - the manifest of a save comes from the coordinator to some nodes, from those to
-the others.
+"""manifest_spread - the coordinator sends the manifest of a save to some nodes, and these send it
+to the others.
 
 Goal: with a rank on each of ten nodes eight get the manifest from the coordinator, the ninth from
-one of them, and all have the same bytes. Where a node cannot reach the one that is named it asks
-again, and the coordinator sends it.
-Method: mpirun, ten real ckptd on loopback addresses; then again, with nodes that know the
-coordinator alone.
+one of them, and all have the same bytes. A node that cannot reach the named one asks again, and the
+coordinator sends it. Method: mpirun, ten real ckptd on loopback addresses; then again, with nodes
+that know only the coordinator.
 """
 
 import glob

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Goal: what the [pace] section says about threads is true of the running ckptd, and what it cannot
-# mean is refused; a trainer's updates hold saves back, and nothing else of a step does; its last
-# save does not wait for manners. Method: a ckptd whose threads are read from /proc. A trainer
-# copies slowly, so that an update waits in its busy phase for the copy of a save, and
-# debug.pause_at_step holds it where it is not busy. (Rates and phases:
-# unit/ckptd_throttle_queue.c.)
+# Goal: the running ckptd follows the [pace] section's settings of threads, and refuses impossible
+# ones. A trainer's updates delay saves, and no other part of a step does; throttling does not delay
+# its last save. Method: a ckptd whose threads are read from /proc. A trainer copies slowly, so that
+# an update waits in its busy phase for the copy of a save, and debug.pause_at_step pauses it where
+# it is not busy. (Rates and phases: unit/ckptd_throttle_queue.c.)
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 plan 15
@@ -39,8 +38,9 @@ check "a save is committed with a rate and phases" "$BUILD/ckpt_example" "$serve
 check_equal "who announces no phase is not held back by one" "$(pace held_by_phases_seconds)" 0.0
 stop_ckptd
 
-# Nobody waits for a save before the pause. The copies take 2 s each: that of step 1 goes on in the
-# update of step 2, that of step 2 in the pause. What phases hold would stay so for ten minutes.
+# No process waits for a save before the pause. The copies take 2 s each: that of step 1 continues
+# in the update of step 2, that of step 2 in the pause. A save held by phases would stay so for ten
+# minutes.
 make_tiny
 start_ckptd --pace.quiet --pace.quiet_wait_ms 600000
 in_background phases --comm.ranks 1 --checkpoint.interval 1 --debug.pause_at_step 3 \

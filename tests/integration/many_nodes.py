@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """many_nodes - a ckptd with many peers, of which nearly none answers.
 
-Goal: what a peer costs is bounded: threads and buffers are shared by all, so their number does not
-follow that of the peers, and a silent peer costs little memory. Those that are silent take no more
-than their share of the threads: a save gets its copy at a node that answers.
-Method: three real ckptd. The first has SILENT further peers, before the others in its settings, at
-a socket that takes no connection: a call to one waits until it is given up.
+Goal: the cost of a peer is bounded: threads and buffers are shared by all, so their number does not
+grow with that of the peers, and a silent peer costs little memory. Silent peers take no more than
+their share of the threads: a save gets its copy at a node that answers. Method: three real ckptd.
+The first has SILENT further peers, before the others in its settings, at a socket that accepts no
+connection: a call to one waits until its deadline.
 """
 
 import os
@@ -20,7 +20,7 @@ need("grpc", "google.protobuf")
 
 SILENT = 61
 THREADS_MAX = 130  # 18 without peers; 32 workers and 32 for transfers; 8 for errands; gRPC's own
-RESIDENT_MAX = 0.7  # MB for each: a channel of gRPC, and what it has under way
+RESIDENT_MAX = 0.7  # MB for each: a gRPC channel, and its calls under way
 ADDRESSES_MAX = 1.6  # GB, for 16 buffers of 16 MiB, and the stacks of the threads
 # A heap of malloc takes 64 MiB of addresses: how many there are depends on which threads met.
 os.environ["GLIBC_TUNABLES"] = "glibc.malloc.arena_max=4"
@@ -32,7 +32,8 @@ def silent_nodes(port):
 
 
 def costs(node):
-    """Threads, resident MB of its own (the arena is filled in the background), GB of addresses."""
+    """Threads, resident MB of private memory (the arena is filled in the background), GB of address
+    space."""
     with open(f"/proc/{node.process.pid}/status") as file:
         said = dict(line.split(":", 1) for line in file)
     return (int(said["Threads"]), int(said["RssAnon"].split()[0]) / 1024,
@@ -63,7 +64,7 @@ def ranks_of(node):
 
 
 def follows(first, second):
-    """A rank of the first comes to an attempt that the second alone has a file of."""
+    """A rank of the first node joins an attempt whose file only the second has."""
     attempt = ranks_of(second).call("OpenAttempt", run="other", world_size=2).attempt
     whole = {"name": "w", "dtype": "F32", "shape": [1 << 20], "offset": [0], "extent": [1 << 20]}
     described = ranks_of(first).begin("Describe", run="other", attempt=attempt, rank=1,

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""memory - what ckpt-cli takes of memory does not grow with the checkpoint.
+"""memory - the memory of ckpt-cli does not grow with the checkpoint.
 
 Goal: every command that reads or writes tensors stays within the buffers that clients/cli/README.md
-names, on a checkpoint that is several times as large; and on a store, or a ckptd, of MANY a
-command takes at most EACH bytes more for each than on one of two, and a prune PLANNED. Method: a
-Llama of half a GB, whose file is mostly a hole, is imported; another of the same shapes, so that
-each tensor is read to be compared; and the first is given later steps, without data, for a prune.
-Of a small one there are MANY in the same way (SAMPLE=1: 10,000). Each command runs on them, and the
-system tells its peak of resident memory.
+names, on a checkpoint that is several times as large; and on a store, or a ckptd, with MANY
+checkpoints a command takes at most EACH more bytes for each than with two, and a prune PLANNED.
+Method: a Llama of half a GB, whose file is mostly a hole, is imported; another of the same shapes,
+so that each tensor is read to be compared; the first gets later steps, without data, for a prune. A
+small one is multiplied to MANY in the same way (SAMPLE=1: 10,000). Each command runs on them, and
+the system reports its peak of resident memory.
 """
 
 import ctypes
@@ -35,8 +35,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def peak_of(*arguments):
-    """(exit code, what it said, MiB). A program's peak begins with that of the one that starts it:
-    here a shell, which leaves it to this script to wait for."""
+    """(exit code, output, MiB). A program's peak begins with that of its parent: here a shell,
+    which leaves the waiting to this script."""
     with tempfile.TemporaryFile("w+") as said:
         shell = subprocess.run(["sh", "-c", '"$@" >/dev/null & echo $!', "sh", CLI, *arguments],
                                stdout=subprocess.PIPE, stderr=said, text=True, check=True)
@@ -62,7 +62,7 @@ def add_step(store, step):
 
 
 def peaks_of(where):
-    """Of the commands that look at every checkpoint, or find one among them: {name: MiB}."""
+    """For commands that read every checkpoint, or search one among them: {name: MiB}."""
     peaks = {}
     for command in ("list", "list --json", "status", "status --watch --count 1", "du",
                     "gc --dry-run", "prune big --keep-last 3 --dry-run",

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""memory_copies - copies that a node keeps of another's checkpoints in its memory.
+"""memory_copies - copies of another node's checkpoints that a node keeps in memory.
 
-Goal: nodes.replicas_in = "memory": the copy costs no disk, and the level says so by name; the one
-before goes when the next is whole; a node that was started again gets its copy again; a copy that
-does not fit is refused, and the sender says so; where the saver's node is lost with its disk, the
-copy goes from memory to the disk, whole. Ranks load it out of memory, and damage on the other disk
-is mended from there. A ticket of the bulk plane is good for it, and an operator's rm takes it.
-Method: two real ckptd on loopback addresses, SIGKILL, removed directories.
+Goal: nodes.replicas_in = "memory": the copy takes no disk, and the level's name says so. The
+previous copy is removed when the next is whole. A restarted node gets its copy again. A copy that
+does not fit is refused, and the sender reports it. Where the saver's node is lost with its disk,
+the copy is written from memory to the disk, whole. Ranks load it out of memory, and damage on the
+other disk is repaired from there. A ticket of the bulk plane is valid for it, and an operator's rm
+removes it. Method: two real ckptd on loopback addresses, SIGKILL, removed directories.
 """
 
 import glob
@@ -72,7 +72,7 @@ def returned(first, second, run):
 
 
 def come_from(node):
-    """Bytes of checkpoints that it has read at the other one."""
+    """Bytes of checkpoints that it has read from the other node."""
     said = node.status()
     return said["nodes"]["peers"][0]["links"]["bulk"]["bytes_in"]
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""mend - damage of one copy is found, named, and mended from another tier.
+"""mend - damage of one copy is found, named, and repaired from another tier.
 
-Goal: whatever byte of a local shard changes, whoever reads it first (a load, the scrub) finds it,
-the far copy serves, and the local file is then what it was, to the byte, with the quarantine lifted
-and the journal saying so; also when ckptd is killed in between. Likewise of a far object, which the
-scrub of the far tier finds. A source that is damaged, too, replaces nothing. Method: the real
-programs on a `dir:` tier, bytes flipped at samples.
+Goal: for any changed byte of a local shard, the first reader (a load, the scrub) finds it, and the
+far copy serves. The local file is then restored to the byte, the quarantine is lifted, and the
+journal records it; also when ckptd is killed in between. Likewise for a far object, whose damage
+the scrub of the far tier finds. A damaged source replaces nothing. Method: the real programs on a
+`dir:` tier, bytes flipped at samples.
 """
 
 import glob
@@ -114,7 +114,8 @@ def by_scrub(world, options, run, folder, before, shard):
 
 
 def killed(world, options, run, folder, before, shard):
-    """Between the finding and the end; the note of the quarantine is what the next start sees."""
+    """Between the finding and the end of the repair; the next start sees the note of the
+    quarantine."""
     chance = random.Random(SEED)
     for _ in range(4):
         change(shard, os.path.getsize(shard) // 2)
@@ -132,7 +133,7 @@ def killed(world, options, run, folder, before, shard):
 
 
 def far_by_scrub(world, options, run, folder, before, shard):
-    """A far object is damaged, and nobody loads it."""
+    """A far object is damaged, and no client loads it."""
     chance = random.Random(SEED)
     far = shard.replace(world.store, world.far)
     there = contents([far])

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """moves - a run's directory under another name: renamed, moved by hand, copied.
 
-Goal: whatever name a checkpoint lies under, every byte of it is still verified, by ckptd and by
-ckpt-cli; one that was moved by hand is explained, kept and not loaded until it is adopted, and
-is what it was when it is moved back. Nothing of it is ever called damaged.
-Method: a real ckptd and real saves (lib_store.py), mv, and copies of the store.
+Goal: under any directory name every byte of a checkpoint is still verified, by ckptd and by
+ckpt-cli. One that was moved by hand is explained, kept and not loaded until it is adopted; moving
+it back restores it. It is never called damaged. Method: a real ckptd and real saves (lib_store.py),
+mv, and copies of the store.
 """
 
 import json
@@ -21,7 +21,7 @@ class Bed(World):
         return os.path.join(self.store, *names)
 
     def load(self, run, step):
-        """By ckptd, from the disk, every element compared with what was saved."""
+        """By ckptd, from the disk, every element compared with the saved one."""
         done = subprocess.run([SAVER, "read", self.server, str(step), "1000", run], timeout=60,
                               capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -116,7 +116,7 @@ def a_copy_is_incremental_resumed_and_proven(bed):
     assert (out["copied"], out["shards_kept"]) == (1, 1) and os.stat(first).st_ino == kept, out
     bed.good("verify", "second@2", "--store", other)
     os.remove(os.path.join(folder, "manifest.json"))
-    change(first, 50000)  # under a table that is right: found when what is kept is read
+    change(first, 50000)  # under a correct table: found when the stored bytes are read
     code, out, err = bed.cli("cp", bed.run, f"{other}:second", "--json", *bed.where)
     assert code == 0 and "block 0" in err and "shard 1" in err, (code, err)
     assert json.loads(out)["shards_kept"] == 1, out
@@ -222,7 +222,7 @@ def a_lost_manifest_comes_from_a_copy_with_its_state(bed):
     assert not os.path.exists(manifest)
     change(shard, 1500000)
     code, _, err = bed.cli("repair", name, "--from", f"{other}:second", *bed.where)
-    assert code != 0 and not os.path.exists(manifest), err  # what was cut short there
+    assert code != 0 and not os.path.exists(manifest), err  # an adoption that was interrupted there
     third = os.path.join(bed.folder, "of-another-save")
     shutil.copytree(os.path.join(bed.store, bed.run, "step-00000001-a0001"),
                     os.path.join(third, bed.run, "step-00000002-a0002"))

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""network - who comes to ckptd over TCP, and what each may ask for.
+"""network - the clients that ckptd admits over TCP, and their permitted calls.
 
-Goal: only a certificate of the authority, in force, not revoked, that names one identity, comes in;
-each role may make its calls and no other, a role that names a run those of that run; the client
-believes only the host that it asked for; files are read again while ckptd serves; strangers who
-open connections and say nothing keep no operator out. The bulk plane gives the files of a
-checkpoint to who has a ticket and the identity that it was given to, and to nobody else.
-Method: a real ckptd on loopback, certificates by deploy/certificates, ckpt-cli and Python's grpcio
-as clients. Every call is made with every identity, and the answer compared with a table of its own.
+Goal: only a certificate of the authority, in force, not revoked, that names one identity, is
+admitted. Each role may make its calls and no other, a role that names a run only those of that run.
+The client trusts only the host that it asked for. ckptd rereads the files while it serves. Silent
+connections of strangers block no operator. The bulk plane serves a checkpoint's files only to a
+client with a ticket and the identity that it was issued to. Method: a real ckptd on loopback,
+certificates by deploy/certificates, ckpt-cli and Python's grpcio as clients. Every call is made
+with every identity, and the answer compared with a separate table.
 """
 
 import json
@@ -40,7 +40,7 @@ OPERATE = {"Release", "Adopt", "Gc", "Scrub", "KeepVerified", "Remove", "Undelet
            "Reload", "ForceAttempt"}
 LOAD = {"OpenLoad", "OpenBulk"}
 SESSION_LOAD = {"LoadShard", "ReleaseShard", "CloseLoad"}
-FILES = {"Peer"}  # of the store; here a look at all of it: afar.py has the other operations
+FILES = {"Peer"}  # for the store; here a list of all of it: afar.py has the other operations
 PEER = {"Join", "BeginPart", "ReportPart"}  # between nodes
 MAY_SAVE, MAY_LOAD = SAVE | SESSION_SAVE, LOAD | SESSION_LOAD
 CALLS = LOOK | SEE | OF_ALL | MAY_LOAD | FILES | MAY_SAVE | PEER | OPERATE | {"Prune", "Pin"}
@@ -66,7 +66,7 @@ SILENT = 200  # connections that say nothing
 
 
 def allowed(world, channel):
-    """The calls that are not refused for want of a right."""
+    """The calls that are not refused for lack of a right."""
     good = set()
     for name in sorted(CALLS):
         call = channel.unary_unary(f"/holdfast.v1.Checkpoint/{name}")
@@ -209,7 +209,7 @@ def bulk(world):
 
 
 def bulk_reload(world):
-    """Behind the revocation of `gone`."""
+    """After the revocation of `gone`."""
     test("the bulk plane reads the list of the revoked, too",
          comes(lambda: turned_away(world, "gone")) and
          fetch(world, "peer", ticket_for(world, "peer", world.run, 3), 0, 1)[0] == 0, world.log())

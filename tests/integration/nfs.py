@@ -2,11 +2,11 @@
 """nfs - two ckptd on one shared directory that keeps only the promises of NFS.
 
 Goal: names that are seen late, answers that are lost and files that are open when they are removed
-cost no checkpoint: of two writers one has each attempt, a pin that one makes holds the other back,
-what the rules give up goes whole, nothing that NFS left behind is listed. Method: the real programs
-on a `dir:` tier behind build/shims/nfs.so, each a client of its own. IT IS NO NFS MOUNT, which not
+cost no checkpoint: of two writers one owns each attempt, a pin by one blocks the other's removal,
+retention removes checkpoints whole, and remains of NFS are not listed. Method: the real programs on
+a `dir:` tier through build/shims/nfs.so, each a separate client. IT IS NO NFS MOUNT, which not
 every kernel has: the shim shows names as the client of Linux shows them. tests/shims/nfs.c says
-how, and what it does not show. Locks that a server forgets: tests/unit/storage_shared.c.
+how, and lists its gaps. Locks that a server forgets: tests/unit/storage_shared.c.
 """
 
 import glob
@@ -55,7 +55,7 @@ class Client(World):
         return f"{self.run}@{step}-a{entry['attempt']}"
 
     def rest(self):
-        """What nobody asked for: objects of steps without a manifest, tombstones, names of NFS."""
+        """Unexpected files: objects of steps without a manifest, tombstones, names of NFS."""
         steps = glob.glob(f"{self.far}/{self.run}/step-*")
         return [path for path in steps if not os.path.exists(os.path.join(path, "manifest.json"))] \
             + glob.glob(f"{self.far}/{self.run}/tombstones/step-*") \
@@ -95,7 +95,8 @@ def pinned_late(one, other):
 
 
 def tool(one, lost, *arguments):
-    """ckpt-cli as a client of its own, whose first change has its answer lost, and every n-th."""
+    """ckpt-cli as a separate client, which loses the answer of its first change, and of every
+    n-th."""
     done = subprocess.run([CLI, *arguments, "--store", "dir:" + one.far], text=True,
                           capture_output=True, timeout=PATIENCE,
                           env=dict(os.environ, **one.shim(lost)))

@@ -3,11 +3,11 @@
 
 Goal: with two ranks on each of four nodes and replication 2, a checkpoint reaches the level
 "replicated" when two nodes have a whole copy, and not before; then every shard is on two nodes, and
-each node says so. The node of the first rank is lost for good, with all that it had: the others
-resume from that checkpoint with the losses of a run that was never touched, bit for bit. What was
-newer, and not replicated, is passed over by name. So is a node that takes no copy, for another;
-and one that goes before its shards are copied holds up nothing newer. What is damaged is mended.
-Method: mpirun, real ckptd on loopback addresses, removed directories.
+each node says so. The node of the first rank is lost for good, with its disk: the others resume
+from that checkpoint with the losses of an undisturbed run, bit for bit. Newer checkpoints that were
+not replicated are skipped by name. A node that accepts no copy is skipped for another. One that
+leaves before its shards are copied delays no newer checkpoint. Damage is repaired. Method: mpirun,
+real ckptd on loopback addresses, removed directories.
 """
 
 import glob
@@ -49,7 +49,7 @@ def homes_of_shards(nodes, run, step):
 
 
 def tell_parts(nodes):
-    """Does each list say of each node what its disk has?"""
+    """True when each list names the contents of each node's disk."""
     is_true = True
     for node in nodes:
         tiers = {text.split()[0]: "(part)" in text
@@ -63,7 +63,7 @@ def mended(node):
     """One of its own shards is damaged; another node has a whole copy."""
     folder = glob.glob(os.path.join(node.store, "whole", f"step-{STEPS:08d}-a*"))[0]
 
-    def names_in_it():  # what verify found before is forgotten
+    def names_in_it():  # the earlier finding of verify is forgotten
         return sorted(set(os.listdir(folder)) - {"verified.json"})
 
     names = names_in_it()
@@ -118,7 +118,7 @@ def levels(folder, cluster):
 
 
 def refused(folder, cluster, chosen):
-    """Whoever was chosen before has something else where a shard is to lie."""
+    """The node chosen before has another file in the place of a shard."""
     first = cluster.nodes[0]
     run = Run(folder, "whole", STEPS + 1)
     os.makedirs(os.path.join(chosen.store, "whole", f"step-{STEPS + 1:08d}-a0002",
@@ -132,7 +132,7 @@ def refused(folder, cluster, chosen):
 
 
 def liar(cluster):
-    """A node with a good certificate asks for what would lose a shard."""
+    """A node with a valid certificate makes requests that can lose a shard."""
     first = cluster.nodes[0]
     part = next(node for node in cluster.nodes if is_part(node, "whole", STEPS + 1))
     folder = glob.glob(os.path.join(part.store, "whole", f"step-{STEPS + 1:08d}-a*"))[0]
@@ -208,7 +208,7 @@ def lost(folder, cluster, expected):
     for name, step in (("r", 4), ("whole", STEPS + 1)):
         wait_until(lambda name=name, step=step: len(whole_nodes(others, name, step)) >= 2,
                    lambda: str([node.log()[-3000:] for node in others]))
-    # Each node finds by its own looks that one is lost: the last may do so behind the copies.
+    # Each node detects by itself that one is lost: the last may do it after the copies.
     wait_until(lambda: all("node n1 has not answered" in node.log() for node in others),
                lambda: str([node.log()[-3000:] for node in others]))
     test("what the lost node had a copy of has one more again, older ones and other runs, too",

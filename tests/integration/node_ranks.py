@@ -3,12 +3,12 @@
 
 Goal: ranks save through the ckptd of their own node: each node's store holds the shards of its
 ranks and the manifest, and is whole by itself and for the tools. kill -9 of a node's ckptd, of
-ranks, or of both, loses nothing that was acknowledged, and a new start resumes with the losses of a
-run that was never touched, bit for bit; with the ranks of one node alone, too, where the other only
-answers, or where a third node has a copy. A tool reads at either node what the other has. What a
-returned node finds of a save is removed or completed as its coordinator says. Where most of the
-nodes are lost, a start needs an operator's word or the far tier. Method: mpirun starts two ranks
-per node on loopback addresses, real ckptd, SIGKILL.
+ranks, or of both, loses no acknowledged checkpoint, and a new start resumes with the losses of an
+undisturbed run, bit for bit. This holds also with the ranks of one node alone, where the other only
+answers, or where a third node has a copy. A tool at either node reads the other's files. A returned
+node removes or completes its parts of a save as the coordinator decides. Where most of the nodes
+are lost, a start needs an operator's word or the far tier. Method: mpirun starts two ranks per node
+on loopback addresses, real ckptd, SIGKILL.
 """
 
 import glob
@@ -28,7 +28,7 @@ from lib_tap import end, need_programs, test
 STEPS = 8
 SLOW_STEPS = 4  # over a slow link
 ALONE = "--nodes.replicas", "1", "--nodes.silent_ms", "2000"  # no copies
-SOON = "--nodes.wait_ms", "1000"  # for nodes that are gone
+SOON = "--nodes.wait_ms", "1000"  # for lost nodes
 
 need_programs("openssl", "mpirun")
 
@@ -38,7 +38,7 @@ def whole(folder, cluster):
     run = Run(folder, "whole", STEPS)
     run.start((first, second))
     twice = []
-    while run.process.poll() is None:  # a listing looks at the peers, in the midst of commits, too
+    while run.process.poll() is None:  # a list reads the peers, during commits, too
         for node in (first, second):
             listed = [(entry["run"], entry["step"]) for entry in node.listed(*node.where)]
             twice += listed if len(set(listed)) < len(listed) else []
@@ -123,7 +123,7 @@ def away(folder, cluster):
 
 
 def peer_of(node, other):
-    """What status of a node says of another."""
+    """A node's status about another."""
     peers = node.status()["nodes"]["peers"]
     return next(peer for peer in peers if peer["name"] == other.name)
 
@@ -179,8 +179,7 @@ def mark(store, step, nonce, coordinator):
 
 
 def returned(cluster):
-    """What a node finds when it comes back: parts of a save that was committed, and of one that
-    was not."""
+    """A node that comes back finds parts of a save that was committed, and of one that was not."""
     first, second, _ = cluster.nodes
     second.kill()
     old = glob.glob(os.path.join(second.store, "whole", f"step-{STEPS:08d}-a0001"))[0]

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """nodes - several ckptd: copies on other nodes, and a node that is lost for good.
 
-Goal: a checkpoint that was acknowledged as replicated survives the loss of its node with everything
-on it: another node lists it, and a fresh trainer there resumes from it with the losses of the run
-that was never touched, bit for bit. Copies go to other failure domains alone. A start needs most of
-the nodes; a node that comes back with old state neither reuses a number nor begins behind an older
-checkpoint. A damaged copy is mended from another node's. (Kills at random moments: ckptd_sim_nodes
-and check_node_faults.) Method: real ckptd on loopback addresses, certificates by
-deploy/certificates, SIGKILL, removed directories.
+Goal: a checkpoint that was acknowledged as replicated survives the loss of its node with its disk:
+another node lists it, and a fresh trainer there resumes from it with the losses of an undisturbed
+run, bit for bit. Copies go only to other failure domains. A start needs most of the nodes; a node
+that comes back with old state neither reuses a number nor resumes from an older checkpoint. A
+damaged copy is repaired from another node's. (Kills at random moments: ckptd_sim_nodes and
+check_node_faults.) Method: real ckptd on loopback addresses, certificates by deploy/certificates,
+SIGKILL, removed directories.
 """
 
 import glob
@@ -90,7 +90,7 @@ def mended(cluster):
 
 
 def liar(cluster):
-    """A node with a good certificate that asks for what would lose a checkpoint."""
+    """A node with a valid certificate that makes requests which can lose a checkpoint."""
     first, second, third = cluster.nodes
     manifest = glob.glob(os.path.join(third.store, "whole", f"step-{STEPS:08d}-a*",
                                       "manifest.json"))[0]
@@ -111,7 +111,7 @@ def liar(cluster):
 
 
 def lost(folder, cluster):
-    """The newest replicated checkpoint of a node that is gone is where another one goes on."""
+    """Another node resumes from the newest replicated checkpoint of a lost one."""
     first, second, third = cluster.nodes
     expected = losses(folder, "whole")
     process = train(folder, first, "r", "--debug.pause_at_step", STEPS // 2 + 1)
@@ -119,7 +119,7 @@ def lost(folder, cluster):
     process.kill()
     process.communicate()
     first.kill()
-    first.start("--nodes.replicas", "1")  # what it saves from here on is lost with it
+    first.start("--nodes.replicas", "1")  # its later saves are lost with it
     process = train(folder, first, "r", "--debug.pause_at_step", STEPS // 2 + 3)
     wait_until(lambda: third.entry("r", STEPS // 2 + 2), first.said)
     first.lose()
@@ -193,7 +193,7 @@ def told(first):
     def told_and_own():
         peer = first.status()["nodes"]["peers"]
         return (next(one["told"] for one in peer if one["name"] == "n2"), second.status())
-    wait_until(lambda: same_behind(*told_and_own()), first.said)  # what changes is told later
+    wait_until(lambda: same_behind(*told_and_own()), first.said)  # changes are reported later
     told, own = told_and_own()
     test("the other node's disk, memory, saves, alarms and lag are what it tells itself",
          told["disk"]["bytes_total"] == own["disk"]["bytes_total"] and
@@ -258,7 +258,7 @@ def kept(cluster):
     first.run = first.listed(*first.where)[0]["run"]
     wait_until(lambda: first.entry(first.run, 50).get("durability") == "replicated", first.said)
     third.kill()
-    saved = int(time.time())  # the lag behind it is in whole seconds
+    saved = int(time.time())  # the lag after it is in whole seconds
     wait_until(lambda: int(time.time()) > saved, "the next second")
     for step in range(51, 56):
         first.save_one(step, ranks=2)
@@ -272,7 +272,7 @@ def kept(cluster):
 
 
 def named(cluster):
-    """n2 gets no copy, and its looks at the others are far apart."""
+    """n2 gets no copy, and polls the others rarely."""
     first, second, _ = cluster.nodes
     second.kill()
     second.start("--tier.look_ms", "3600000")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""pages - docs/tour.md, operations.md and cluster.md as their readers do them.
+"""pages - the commands of docs/tour.md, operations.md and cluster.md.
 
-Goal: each command of a page runs as it stands there; of the tour, it prints what the page shows.
-Method: the indented blocks of a page are a script of one bash, in a folder of its own. In the tour
-"$ " begins a command, other lines are what it prints. A number stands for any number, and "..." for
-what the page leaves out: of a line, or of lines. The pictures that it shows are not made again. Of
-the other pages every line is a command, and none may fail. Sections that need another program
-(Prometheus, an image) run where check_prometheus.py and check_image.py run.
+Goal: each command of a page runs as printed; in the tour its output is the printed one. Method: the
+indented blocks of a page are a script of one bash, in a separate folder. In the tour "$ " begins a
+command, other lines are its output. A number matches any number, and "..." any text of a line, or
+any lines. Its pictures are not made again. Of the other pages every line is a command, and none may
+fail. Sections that need another program (Prometheus, an image) run where check_prometheus.py and
+check_image.py run.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def shows(lines, output):
 
 
 def run(script, folder):
-    """What it printed. Its processes have a group of their own, which ends with it."""
+    """The output. Its processes have a separate group, which ends with it."""
     path = os.path.join(folder, "said")
     with open(path, "w") as out:
         bash = subprocess.Popen(["bash", "-c", script], stdin=subprocess.DEVNULL, stdout=out,

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""partial - a run begins with what fits of another model: checkpoint.partial.
+"""partial - a run begins with the fitting tensors of another model: checkpoint.partial.
 
-Goal: of a source with fewer tokens and layers the run has the very bits, behind them the mean of
-the source's rows, added in double in their order, and what a new model begins with; a larger source
-is cut. All of it is the same on every mesh, of a vocabulary that tensor parallel does not divide,
-and from a run, a folder and another store. Without the key the model is refused, and the words name
-it. A run's own checkpoint is never taken in part.
-Method: seed checkpoints of a tiny Llama that was trained a little, read by the stock safetensors
-library and made again in NumPy. unit/trainer_partial.c has what is taken of which shapes.
+Goal: from a source with fewer tokens and layers the run takes the exact bits. Further rows are the
+mean of the source's rows, added in double in their order; further layers have initial values. A
+larger source is truncated. The result is the same on every mesh, with a vocabulary that tensor
+parallel does not divide, and from a run, a folder and another store. Without the key the model is
+refused, and the message names the key. A run's own checkpoint is never taken in part. Method: seed
+checkpoints of a tiny Llama that was trained a little, read by the stock safetensors library and
+made again in NumPy. unit/trainer_partial.c tests the tensors taken for each shape.
 """
 
 from lib_hf import bits_of_file, cli, export, main, test, weights_of
@@ -27,7 +27,7 @@ def prepare(bed):
 
 
 def partial(bed, name, path, *options, store=None, want=0):
-    """What the run begins with, or what was said."""
+    """The initial state of the run, or the output of a failure."""
     said = bed.train(store or bed.store, name, 1, SEED, "--checkpoint.partial",
                      "--checkpoint.initial_load_path", path, *options, want=want)
     return weights_of(bed, store or bed.store, name) if want == 0 else said

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Goal: before a run, --preflight says of every rank whether its device copies and multiplies right
-# and what the rank in front of it sends arrives, and ends with 78 when one is broken, or far slower
-# than the others; every host has lines for itself, its ranks' calls and its disk. --links has a row
-# for each call, payload and group of the mesh, and rates, with which --suggest prices a mesh.
-# Method: CPUs, as threads and as processes, one of which multiplies by plain C, so it is slow at
-# any load; simulated GPUs (tests/simgpu) that change one bit of one copy or refuse memory.
+# Goal: before a run, --preflight reports for every rank whether its device copies and multiplies
+# correctly and whether it receives the data of the rank before it. It ends with 78 when one is
+# broken, or far slower than the others. Every host has lines for itself, its ranks' calls and its
+# disk. --links has a row for each call, payload and group of the mesh, and rates, with which
+# --suggest prices a mesh. Method: CPUs, as threads and as processes, one of which multiplies by
+# plain C, so it is slow at any load; simulated GPUs (tests/simgpu) that change one bit of one copy
+# or refuse memory.
 . "$(dirname "$0")/lib.sh"
 
 plan 23
@@ -109,7 +110,8 @@ broken() { # OUTPUT SIMGPU RANKS PROBLEM
     gpus "$1" "$2" "$3" || got=$?
     [ "$got" = 78 ] && states "$1" | grep -q broken && grep -q "$4" "$tmp/$1.out"
 }
-# Copies onto a rank's device: five of 32 MiB, an operand for each size; then what it sends.
+# Copies onto a rank's device: five of 32 MiB, an operand for each size; then the data that it
+# sends.
 check "a bit that a copy changes breaks a rank" \
     broken copy flip=1000000:3 1 "copies: what was copied"
 check "so does one on the way back" broken back torn=1000000:3 1 "copies: what was copied"

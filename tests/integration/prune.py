@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """prune - ckpt-cli prune, pin and unpin, through a ckptd and on a directory.
 
-Goal: the plan and what is done agree, and holds hold. (ckptd_power and clients_cli_power cut a
-prune at each call, kills.py kills it at any moment.)
-Method: a real ckptd; `saver save` makes checkpoints. Those of all ages are saved under a clock
-that is set back (build/shims/clock.so).
+Goal: the plan and the removals agree, and pins and leases are respected. (ckptd_power and
+clients_cli_power cut a prune at each call, kills.py kills it at any moment.) Method: a real ckptd;
+`saver save` makes checkpoints. Those of all ages are saved under a clock that is set back
+(build/shims/clock.so).
 """
 
 import glob
@@ -113,7 +113,8 @@ def changed(world):
 
 
 def told(world):
-    """list and show say what was read back: steps 1 to 3, of them the newest first."""
+    """list and show report the steps that were read back: steps 1 to 3, of them the newest
+    first."""
     said = {}
     for where in (world.where, ("--store", world.store)):
         listed = world.listed(*where)
@@ -135,7 +136,7 @@ def told(world):
 
 
 def read_back(world):
-    """What the scrub has read back stays also when no ckptd plans."""
+    """Checkpoints that the scrub has read back stay also when no ckptd plans."""
     def plan(*where):
         code, out, err = world.cli("prune", world.run, *where, "--keep-last", 1, "--dry-run",
                                    "--json")
@@ -175,8 +176,8 @@ def read_back(world):
 
 
 def known_damage(world, served):
-    """The two newest are damaged and verify has found it: a prune keeps the one that is whole, and
-    the next ckptd serves it. (What [retention] does then ckptd_retain tells.)"""
+    """The two newest are damaged and verify has found it: a prune keeps the whole one, and the next
+    ckptd serves it. (ckptd_retain tests [retention] in this case.)"""
     where = ("--server", world.server) if served else ("--store", world.store)
     how = f"verified {'' if served else 'not '}by ckptd"
     world.launch()
@@ -207,7 +208,7 @@ def known_damage(world, served):
 
 
 def damage_that_others_find(world):
-    """What a command finds that reads for another end is known as if verify had found it."""
+    """Damage found by a command that reads for another purpose counts like a finding of verify."""
     world.launch()
     world.save([2, 4, 6])
     for step in (4, 6):
@@ -228,13 +229,14 @@ AGES = {1: 20 * DAY, 2: 10 * DAY, 3: 5 * DAY // 2, 4: 5 * HOUR, 5: 2 * HOUR, 6: 
 
 
 def rows_of(text):
-    """{step: what is said of it} of a printed plan or result."""
+    """{step: its text} of a printed plan or result."""
     return {int(step): said for step, said in
             re.findall(r"^\S+@(\d+)-a\d+ +[0-9.]+ \w+  (.+)$", text, re.M)}
 
 
 def by_age(world):
-    """Saved while the clock is set back so far; what the saves take is little beside the ages."""
+    """Saved while the clock is set back that far; the saves take little time compared with the
+    ages."""
     clock = Clock(world.folder)
     world.launch()
     for step, seconds in AGES.items():
@@ -255,7 +257,7 @@ def by_age(world):
 
 
 def train(world):
-    """Twelve steps of a tiny Llama, each saved; what its loss file says: {step: (loss, norm)}."""
+    """Twelve steps of a tiny Llama, each saved; its loss file as {step: (loss, norm)}."""
     lib_train.make_tokens(world.folder, lib_train.prose())
     subprocess.run(
         lib_train.command(world.folder, world.server, "best", "--training.steps", 12,

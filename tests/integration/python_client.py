@@ -2,9 +2,9 @@
 """python_client - the package holdfast (clients/python) against a real ckptd, without torch.
 
 Goal: arrays of every type come back bit for bit, whole or in slices, from ckptd and from the
-store's directory; ranks save what other ranks load; the examples in the docstrings are true; what
-is wrong is an exception that says what to do; a save that was accepted outlives its process.
-Method: libckpt as built, ctypes, processes that are killed.
+store's directory; ranks save what other ranks load; the examples in the docstrings are correct;
+errors are exceptions that name the remedy; an accepted save survives its process. Method: libckpt
+as built, ctypes, processes that are killed.
 """
 
 import doctest
@@ -292,7 +292,7 @@ with holdfast.Client(server, "apart", rank, 2, take_over=True) as client:
 
 
 def save_apart(world, step, other=None, **where):
-    """What ckptd said to each rank; `other`: the second one's, on another node."""
+    """ckptd's messages to each rank; `other`: the second one's, on another node."""
     first = child(world, REPLICA, "0", str(step), **where)
     second = child(other or world, REPLICA, "1", str(step), first.stdout.readline().strip(),
                    **where)
@@ -349,7 +349,7 @@ def replicas_that_differ_are_refused_where_that_is_asked_for(world):
 
 
 def replicas_on_two_nodes_are_compared_by_one(world):
-    """The other node tells it what its ranks hold, and hears where they differ."""
+    """Two ckptd compare their ranks' slices, and report where they differ."""
     if not shutil.which("openssl"):
         raise Skip("openssl")
     cluster = Cluster(tempfile.mkdtemp(dir=world.folder), "ab")

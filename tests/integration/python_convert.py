@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """python_convert - ckpt-cli import and export of DCP's folders and of safetensors: without torch.
 
-Goal: a folder that torch or Megatron saved comes in with every name, type and bit, and goes out as
-one that comes in alike; a run of Hugging Face's Trainer crosses to our names and back with every
-bit; common.pt is copied, not looked into; memory does not follow the size; damage and hostile
-pickles are errors, and run nothing; the commands are ckpt-cli's: bars, JSON, exit codes, signals.
-Method: folders that torch recorded (tests/golden/dcp, by tests/interop), ones
-that dcp_files.py writes, a real ckptd. tests/interop has torch load what export writes.
+Goal: a folder that torch or Megatron saved is imported with every name, type and bit, and its
+export imports equally. A run of Hugging Face's Trainer is converted to our names and back with
+every bit. common.pt is copied unread. Memory does not grow with the size. Damage and hostile
+pickles are errors, and execute nothing. The commands behave like ckpt-cli's: bars, JSON, exit
+codes, signals. Method: folders that torch recorded (tests/golden/dcp, by tests/interop), ones that
+dcp_files.py writes, a real ckptd. In tests/interop torch loads the exports.
 """
 
 import doctest
@@ -88,7 +88,8 @@ def done(world, *words):
 
 
 def what_torch_recorded_comes_in_and_goes_out(world):
-    """Four ranks cut a tensor along both axes; another is the transpose of what torch stored."""
+    """Four ranks cut a tensor along both axes; another tensor is the transpose of the one that
+    torch stored."""
     folder, out = os.path.join(GOLDEN, "folder"), os.path.join(world.folder, "out")
     said = done(world, *brought(folder, "recorded@7"), *world.where)
     assert said == f"recorded@7-a1: 6 tensors, 428 B, saved from {folder}, local\n", said
@@ -237,7 +238,7 @@ def wait_until_it_waits(process):
 
 
 def a_signal_ends_it_and_the_same_command_begins_anew(world):
-    """It waits for a pipe that nobody reads, where its data shall be."""
+    """It waits for a pipe without a reader in the place of its data."""
     folder = os.path.join(world.folder, "signals")
     os.mkdir(folder)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -255,8 +256,8 @@ def a_signal_ends_it_and_the_same_command_begins_anew(world):
 
 
 def peak_of(*words):
-    """MiB that a command had in memory at most, what it shares with ckptd too. It counts from what
-    this process has, which therefore holds no tensor."""
+    """The most MiB that a command had in memory, including memory shared with ckptd. It counts from
+    the size of this process, which therefore holds no tensor."""
     process = subprocess.Popen([CLI, *words], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -334,8 +335,8 @@ def command(world, *words, code=0):
 
 
 def directories_of_safetensors_of_any_names_go_both_ways(world):
-    """Files of others, one of them with boxes as DCP's HuggingFaceStorageWriter leaves them; what
-    comes out is whole and comes in alike, in several files too."""
+    """Foreign files, one with boxes as DCP's HuggingFaceStorageWriter writes them. The export is
+    whole and imports equally, in several files too."""
     folder, out = (os.path.join(world.folder, name) for name in ("st-in", "st-out"))
     os.mkdir(folder)
     whole = numpy.arange(96, dtype=numpy.float32).reshape(8, 12)

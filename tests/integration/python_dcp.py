@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """python_dcp - the calls that torch's DCP makes of holdfast.dcp, replayed without torch.
 
-Goal: what holdfast.sharded does for the items of an FSDP2, HSDP or tensor-parallel state dict:
-every rank's boxes are saved as one checkpoint, each tensor from one replica, one rank writes what
-no mesh splits, other ranks load their slices and no more; several boxes of one tensor on a rank;
-changes of shape; objects; a rank that fails, and what ends a run then; rollbacks, also beside the
-files of `fallback`. Method: tests/golden/dcp/calls.json, recorded and
-compared by tests/interop/dcp.py; ranks are threads, each with its own connection to a real ckptd;
-an element's value follows from its tensor and its place.
+Goal: holdfast.sharded works on the items of an FSDP2, HSDP or tensor-parallel state dict: every
+rank's boxes are saved as one checkpoint, each tensor from one replica, one rank writes the items
+that no mesh splits, other ranks load their slices and no more; several boxes of one tensor on a
+rank; changes of shape; objects; a rank that fails, and the end of the run then; rollbacks, also
+beside the files of `fallback`. Method: tests/golden/dcp/calls.json, recorded and compared by
+tests/interop/dcp.py; ranks are threads, each with its own connection to a real ckptd; an element's
+value follows from its tensor and its index.
 """
 
 import ast
@@ -41,7 +41,8 @@ CALLS = RECORDED["plans"][0]["calls"]
 
 
 class Ranks:
-    """Threads that gather by a barrier; `task(rank, gather)` on each, and what they returned."""
+    """Threads that gather by a barrier; runs `task(rank, gather)` on each, and returns the
+    results."""
 
     def __init__(self, count):
         self.count, self.barrier = count, threading.Barrier(count, timeout=60)
@@ -91,7 +92,8 @@ def same(found, wanted):
 
 
 def held_by(call, rank, step=1):
-    """The items and objects of a recorded rank; what no mesh splits differs from rank to rank."""
+    """The items and objects of a recorded rank; those that no mesh splits differ from rank to
+    rank."""
     items, objects = [], {}
     for name, kind, *box in call[rank][0]:
         if kind == "BYTE_IO":
@@ -122,7 +124,7 @@ def save_call(world, mesh, run_name, steps=(1,), calls=CALLS):
 
 
 def save_items(world, run_name, count, items_of):
-    """One save by so many ranks, of what items_of(rank) says."""
+    """One save by so many ranks, of the items of items_of(rank)."""
     def task(rank, gather):
         saver = Saver(world.server, run_name, rank, count, gather)
         saver.save(1, items_of(rank), {})
@@ -162,7 +164,7 @@ def recorded_meshes_come_back_whole(world):
 
 
 def recorded_loads_ask_for_their_slices(world):
-    """What three ranks of torch ask for, of what four have saved."""
+    """The requests of three ranks of torch, for a save of four."""
     save_call(world, "fsdp", "asked")
     loads = CALLS["fsdp3"]
     client = holdfast.Client(world.server, "asked")
@@ -221,8 +223,8 @@ def replicas_that_differ_are_told_and_not_mixed(world):
 
 
 def whole_tensors_that_differ_are_told_where_they_are_alike(world):
-    """Of one type and size they are compared, as statistics of a batch norm are; another is one
-    rank's, and what one rank alone has is saved."""
+    """Items of one type and size are compared, like statistics of a batch norm; another is one
+    rank's, and items of one rank alone are saved."""
     def items_of(rank):
         items = [Item("norm.mean", (5,), (0,), numpy.full(5, rank == 1, "float32")),
                  Item("norm.count", (), (), numpy.array(7, "int64")),
@@ -311,7 +313,7 @@ def held_in(path):
 
 
 def files_of_ckpt_cli_have_whole_tensors_and_no_objects(world):
-    """What follow and export give of a tensor that is stored as boxes is that tensor."""
+    """follow and export of a tensor that is stored as boxes give that tensor."""
     folder = os.path.join(world.folder, "followed")
     os.mkdir(folder)
     subprocess.run([CLI, "follow", "boxes", "--count", "1", "--output", folder, *world.where],
@@ -392,15 +394,15 @@ def an_attempt_that_cannot_be_taken_fails_on_every_rank(world):
 
 
 def session_of(world, name, rank=0, count=1, gather=lambda value: [value], **options):
-    """What holdfast.dcp.Session is, without torch. Ranks are threads: each has a name of its own
-    for ckptd, as what it has read is noted by that."""
+    """A holdfast.dcp.Session without torch. Ranks are threads: each has its own name for ckptd,
+    which records the steps read under it."""
     server = world.server.replace("unix:/", "unix:/" + "./" * rank)
     return Saves(name, server, Saver(server, name, rank, count, gather), gather, timeout=30,
                  **options)
 
 
 def save_one(session, step, tensor=None, name="w"):
-    """It is logged, or raises; what was said is returned."""
+    """Logs, or raises; returns the message."""
     with logged() as said:
         tensor = numpy.zeros(4) if tensor is None else tensor
         if session.save(step, [Item(name, tensor.shape, (0,) * tensor.ndim, tensor)], {}, None,
@@ -474,7 +476,7 @@ def a_future_that_no_caller_asks_is_raised_later(world):
     assert save(1, good)[1].result() is True
     for future in save(2, bad):
         assert isinstance(future.exception(), errors.InvalidError), future
-    for place in (0, 1):  # either future tells it
+    for place in (0, 1):  # either future reports it
         both = save(3, bad)
         refused_by(errors.InvalidError, both[place].result)
         while not both[1].done():
@@ -513,7 +515,7 @@ def a_lost_save_is_no_true_future(world):
         assert session.finish_later(3, staged).result() is False
         session.saved[4] = saving.Outcome.SAVED
         refused_by(errors.AbortedError, session.finish_later(4, staged).result)
-        assert session.keep_or_finish(5) == saving.Outcome.FILES  # where a writer can still do so
+        assert session.keep_or_finish(5) == saving.Outcome.FILES  # where a writer can still do it
         assert session.streak.note(6, False) == 1  # which is no failure
     holder.close()
     session.close()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""quotas - what one identity may hold of a ckptd, and the audit lines of what it does.
+"""quotas - the limits of one identity at a ckptd, and the audit lines of its actions.
 
-Goal: of two trainers over TLS none takes more saves in work, memory for saves or bytes of the disk
-than limits.identity_* say; who is refused reads whose it is, how much, and which setting. Others
-are not held back by it. Calls beyond limits.identity_rate wait. Every commit, removal, pin,
-take-over and denial is one line of the log with who it was.
-Method: a real ckptd with certificates of a test authority; Python's grpcio makes the calls of
-ranks, whose message types the server describes itself, and ckpt-cli those of people.
+Goal: neither of two trainers over TLS takes more saves in work, memory for saves or bytes of the
+disk than limits.identity_* allow. A refusal names the identity, the amount, and the setting. Others
+are not delayed by it. Calls beyond limits.identity_rate wait. Every commit, removal, pin, take-over
+and denial is one line of the log with the identity. Method: a real ckptd with certificates of a
+test authority; Python's grpcio makes the calls of ranks, with message types from the server's
+description, and ckpt-cli those of operators.
 """
 
 import os

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """read_only - a store that refuses every write while ckptd has nothing to write.
 
-Goal: health says so without a save. Method: a small ext4 in a file, mounted in a mount namespace of
-this test's own; the kernel makes it read only after an error that it is told to have seen, or shuts
-it down. Needs root and loop devices, else skipped.
+Goal: health reports it without a save. Method: a small ext4 in a file, mounted in a private mount
+namespace; the kernel makes it read-only after a simulated error, or shuts it down. Needs root and
+loop devices, else skipped.
 """
 
 import fcntl
@@ -22,7 +22,8 @@ EXT4_SHUTDOWN, NO_FLUSH = 0x8004587D, 2  # EXT4_IOC_SHUTDOWN
 
 
 def mount_read_only(disk):
-    """As the kernel does after an error: nobody is asked, whatever is open to be written."""
+    """Like the kernel after an error: it becomes read-only, even while files are open for
+    writing."""
     subprocess.run(["mount", "-o", "remount,errors=remount-ro", disk.path], check=True)
     with open("/proc/self/mounts") as mounts:
         device, = [line.split()[0] for line in mounts if line.split()[1] == disk.path]

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""reload - settings of one run, settings that are read again, and a look before a start.
+"""reload - settings of one run, reloaded settings, and a check before a start.
 
-Goal: [run.NAME] keeps and limits that run alone; `ckpt-cli server reload` and SIGUSR1 let new rules
-hold without a restart, and name what needs one; a file that is refused changes nothing; SIGHUP
-still ends ckptd; `ckptd --check` tells what is wrong and starts nothing. Method: the real programs.
+Goal: [run.NAME] sets retention and limits of that run alone. `ckpt-cli server reload` and SIGUSR1
+apply new rules without a restart, and name the settings that need one. A refused file changes
+nothing; SIGHUP still ends ckptd. `ckptd --check` reports errors and starts nothing. Method: the
+real programs.
 """
 
 import glob

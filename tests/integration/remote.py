@@ -2,11 +2,10 @@
 """remote - ranks whose node has no ckptd: they save into, and load from, that of another.
 
 Goal: a run over TCP and TLS has the losses and weights of one on shared memory, bit for bit, also
-when ranks or ckptd are killed with SIGKILL, when links are cut in mid-stream or stand still, when
-ckptd's memory holds a part of an image only, and when no byte may be encrypted. Who has another
-run's certificate, or none, gets nothing.
-Method: the real trainer and ckptd with certificates of a test authority. A relay stands in front of
-the bulk plane, and cuts its connections every so many bytes.
+when ranks or ckptd are killed with SIGKILL, when links are cut in mid-stream or stall, when ckptd's
+memory holds only a part of an image, and without encryption. A client with another run's
+certificate, or none, gets nothing. Method: the real trainer and ckptd with certificates of a test
+authority. A relay in front of the bulk plane cuts its connections every so many bytes.
 """
 
 import os

@@ -25,11 +25,11 @@ from lib_tap import end, test
 TENSOR = "optimizer.exp_avg.layers.0.feed_forward.w1.weight"
 STEPS, SAVED, PAUSED = 12, 5, 6
 PATTERN = 256  # bytes: of the first replica's half of the tensor
-MAPPING_MAX = 1 << 30  # bytes: what a sanitizer reserves is larger, and no state
+MAPPING_MAX = 1 << 30  # bytes: a sanitizer reserves more, which is no state
 
 
 def saved_bytes(world, run, step):
-    """What TENSOR begins with in the first shard that has it."""
+    """The first bytes of TENSOR in the first shard that has it."""
     folder = os.path.join(world.store, run, f"step-{step:08}-a0001")
     for name in sorted(os.listdir(folder)):
         with open(os.path.join(folder, name), "rb") as file:
@@ -44,7 +44,7 @@ def saved_bytes(world, run, step):
 
 
 def places_of(pid, pattern):
-    """Addresses in private memory; what is shared with ckptd is not the state."""
+    """Address space of private memory; memory shared with ckptd is not the state."""
     found = []
     with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
         for line in maps:

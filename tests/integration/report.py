@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""report - the story of a run on one page.
+"""report - the history of a run on one page.
 
-Goal: page and JSON have what metrics.jsonl_file and the checkpoints say, each step once, as the
-branch that lasts has it; whatever is missing, damaged or of another run, there is a report that
-says so. Method: a tiny run of the real trainer of two attempts on two meshes, the first of which
-loses steps. The page is read by Python's parser, and its curves are measured by the labels of their
-axes.
+Goal: page and JSON have the data of metrics.jsonl_file and the checkpoints, each step once, from
+the branch that lasts. When data is missing, damaged or of another run, there is a report that says
+so. Method: a tiny run of the real trainer of two attempts on two meshes, the first of which loses
+steps. The page is read by Python's parser, and its curves are measured by the labels of their axes.
 """
 
 import html.parser
@@ -67,7 +66,7 @@ class Page(html.parser.HTMLParser):
         return not self.open and not self.bad
 
     def measured(self, number):
-        """{step: value} of the first curve of a chart, by what its axes say."""
+        """{step: value} of the first curve of a chart, by its axes' labels."""
         chart = self.charts[number]
         labels = [[(float(attrs[key]), float(text[0])) for _, attrs, text in chart
                    if attrs.get("class") == kind] for kind, key in (("step", "x"), ("level", "y"))]

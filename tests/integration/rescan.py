@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""rescan - checkpoints that come into a served store, or leave it, without ckptd; and copies.
+"""rescan - checkpoints that are copied into a served store, or moved away, without ckptd; and
+backups.
 
 Goal: a checkpoint or a whole run that is copied into the store of a running ckptd is listed and
 loaded without a restart, but not before it is whole; one that is moved away leaves the list, and
-comes back with its directory; what is not listed is named with the reason. A store that was backed
-up by cp, rsync or a snapshot of a directory while ckptd saved is a store with whole checkpoints.
-Method: the real programs; cp, mv and rsync.
+comes back with its directory; unlisted directories are named with the reason. A store that was
+backed up by cp, rsync or a snapshot of a directory while ckptd saved is a store with whole
+checkpoints. Method: the real programs; cp, mv and rsync.
 """
 
 import json
@@ -59,7 +60,7 @@ def copied_in(world, source):
 
 
 def history_is_written(world):
-    """It is, behind the answer of what it tells: later, ckptd would make the directory again."""
+    """True, checked after its report: later, ckptd recreates the directory."""
     folder = os.path.join(world.store, world.run, "history")
     newest = max(name for name in os.listdir(folder) if name[0] != ".")
     with open(os.path.join(folder, newest)) as file:
@@ -94,7 +95,8 @@ def copied(command):
 
 
 def backed_up(world, how, command):
-    """While ckptd saves: what was committed before the copy began is whole in the copy."""
+    """While ckptd saves: checkpoints that were committed before the copy began are whole in the
+    copy."""
     copy = os.path.join(world.folder, "copy-" + how)
     before = set(steps(world))
     saver = subprocess.Popen([SAVER, "save", world.server, "2", "1", str(max(before) + 1)],

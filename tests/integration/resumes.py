@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""resumes - a run that goes on from its checkpoint on a random mesh, again and again.
+"""resumes - a run that resumes from its checkpoint on a random mesh, again and again.
 
-Goal: whatever mesh a run is stopped on and whatever mesh it goes on on, with the pipeline cut anew,
-it has the losses, gradient norms and final state of one rank, bit for bit. Method: a tiny Llama of
-four layers is trained on one rank, in float32 and in bfloat16; then a run of each type makes every
-step on another mesh of up to 16 ranks (8 with mpi, which has every fourth), drawn with its
-schedule, its cut of stages, its threads; the modes of activation checkpointing take turns. SEED is
-printed and repeats a series; RESUMES says how many there are (`make check`: 30).
+Goal: a run that is stopped on any mesh and resumes on any other, with other pipeline stages, has
+the losses, gradient norms and final state of one rank, bit for bit. Method: a tiny Llama of four
+layers is trained on one rank, in float32 and in bfloat16; then a run of each type makes every step
+on another mesh of up to 16 ranks (8 with mpi, which has every fourth), drawn with its schedule, its
+cut of stages, its threads; the modes of activation checkpointing take turns. SEED is printed and
+repeats a series; RESUMES says how many there are (`make check`: 30).
 """
 
 import os
@@ -34,7 +34,7 @@ TWO_STAGES = "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble"  # of a ran
 
 
 def draw_pipeline(draw):
-    """(degree, its settings, what the test's name says)"""
+    """(degree, its settings, its part of the test's name)"""
     degree = draw.choice((1, 2, 2, 3, 4))
     schedule = draw.choice(("GPipe", "1F1B", "ZBH1") + TWO_STAGES * (degree == 2))
     cut = draw.choice(("layers", "cost"))
@@ -48,7 +48,7 @@ def draw_pipeline(draw):
 
 
 def draw_mesh(draw, number):
-    """(backend, ranks, settings, what the test's name says)"""
+    """(backend, ranks, settings, the part of the test's name)"""
     backend = "mpi" if number % 4 == 3 else "local"
     mode, option = MODES[number % len(MODES)]
     pp, settings, text = draw_pipeline(draw)
@@ -82,7 +82,7 @@ class Runs:
         self.lines = self.losses("one", steps, "local", 1, [])
 
     def losses(self, name, step, backend, ranks, settings):
-        """Trains the run up to the step; its lines of losses and norms, or what went wrong."""
+        """Trains the run up to the step; returns its lines of losses and norms, or the error."""
         run, path = f"{name}-{self.dtype}", os.path.join(self.world.folder, f"{name}-{self.dtype}")
         command = lib_train.command(self.world.folder, self.world.server, run, *OF_RUN,
                                     "--training.mixed_precision_param", self.dtype,
@@ -104,7 +104,7 @@ class Runs:
 
 
 def chain(world, draw, dtype, numbers):
-    """A run of its own: a first mesh, then a resume onto another for each number."""
+    """A separate run: a first mesh, then a resume onto another for each number."""
     steps = len(numbers) + 1
     runs = Runs(world, dtype, steps)
     test(f"{dtype}: one rank makes {steps} steps", len(runs.lines) == steps, runs.lines)

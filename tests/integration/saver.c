@@ -1,9 +1,10 @@
-/* saver.c - what the tests in other languages save and load by: libckpt, every byte compared.
+/* saver.c - saves and loads by libckpt for the tests in other languages; every byte is compared.
  *
  * saver save|load SERVER WORLD SEED STEP: ranks as threads save a step, or load it, in the layout
  * that follows from the seed (clients_bed.h).
- * saver read SERVER STEP CONNECT_MS [RUN]: one handle loads all of it, as who trains nothing does.
- * 0: all was right; 2: it could not be had; 1: it is damaged, or not what was saved. */
+ * saver read SERVER STEP CONNECT_MS [RUN]: one handle loads all of it, as a reader without an
+ * attempt.
+ * Exit status 0: correct; 2: not available; 1: damaged, or other bytes than were saved. */
 #include "tests/unit/clients_bed.h"
 
 static int work(char **argv)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """server - every command of ckpt-cli through a ckptd that serves meanwhile.
 
-Goal: with --server a command answers what it answers on the directory; a store that cannot be
-reached from here is named; what is released from quarantine is served at once; an import into a
-served store is whole or gone whatever is killed at whatever moment, and gc takes the rest, never
-what is being written; the log tells who asked for what; another user gets what he may.
-Method: a real ckptd; `saver save` makes checkpoints; models for the import are random bits
-in a Llama's shapes. Tool and ckptd are killed while shards are written, between the last shard and
-the answer, and before the question is heard (a stopped ckptd).
+Goal: with --server a command answers the same as on the directory. A store that cannot be reached
+from here is named. A checkpoint released from quarantine is served at once. An import into a served
+store is whole or gone after any kill at any moment; gc removes the rest, never files that are being
+written. The log names the user of each request; another user gets his rights. Method: a real ckptd;
+`saver save` makes checkpoints; models for the import are random bits in a Llama's shapes. Tool and
+ckptd are killed while shards are written, between the last shard and the answer, and before the
+request is received (a stopped ckptd).
 """
 
 import glob
@@ -107,7 +107,7 @@ def same_answers(world):
 
 
 def who_asked(world):
-    """What changes the store is in ckptd's log with who asked for it; what only looks is not."""
+    """Changes of the store are in ckptd's log with their user; reads are not."""
     one = "first@0-a1"
     damaged = os.path.join(world.store, "first", "quarantine", "step-00000000-a0001")
     bad, pids = [], []
@@ -146,7 +146,7 @@ def who_asked(world):
 
 
 def notified(world):
-    """What a service manager is told, in the order of sd_notify(3)."""
+    """The messages to a service manager, in the order of sd_notify(3)."""
     world.stop()
     world.launch()
     told = [world.readiness.recv(64).decode()]
@@ -165,7 +165,7 @@ def notified(world):
         return not masks["SigBlk"] >> (signal.SIGWINCH - 1) & 1
 
     wait_until(are_its_own, lambda: masks)
-    ignored = masks["SigIgn"] & ~masks["SigBlk"]  # what is blocked is waited for
+    ignored = masks["SigIgn"] & ~masks["SigBlk"]  # a blocked signal is waited for
     serves = world.cli("health", *world.where)[0] == 0
     test("a ckptd that is to outlive its terminal ignores that this is closed",
          serves and ignored >> (signal.SIGHUP - 1) & 1, masks)
@@ -208,7 +208,7 @@ def turned_away(world):
 
 
 def without_rules(world):
-    """What the log says at a start about retention."""
+    """The log lines of a start about retention."""
     def said_by_a_start(*options):
         world.stop()
         before = world.log().count("no rule is set")
@@ -249,7 +249,7 @@ def partly_collected(world):
 
 
 def unreadable(world):
-    """A run whose attempts nobody can list, beside others."""
+    """A run whose attempts cannot be listed, beside others."""
     world.stop()
     attempts = os.path.join(world.store, world.run, "attempts")
     os.rename(attempts, attempts + ".away")
@@ -361,14 +361,14 @@ OF_ANOTHER = dict(os.environ,
 
 
 def let_through(world):
-    """Another user, to the files whose names he knows."""
+    """Another user's access to files whose names he knows."""
     for folder in (os.path.dirname(world.folder), world.folder):
         os.chmod(folder, os.stat(folder).st_mode | 0o055)
 
 
 def asked_by_another_user():
-    """Memory that ckptd, root, lends to somebody else whom it is told to serve; and what it and the
-    tool refuse him (who may ask for what ckptd_rights tells)."""
+    """Memory that ckptd, as root, lends to an allowed other user; and the refusals of ckptd and the
+    tool to him (ckptd_rights tests the calls)."""
     names = ("a user of access.uids saves through the arena", "and loads it from there",
              "and, from another ckptd, from the disk",
              "what that user saved is ckptd's own, and whole",
@@ -540,8 +540,8 @@ def beside_gc(world):
 
 
 def judge(world, name, bad):
-    """Whole or gone, the rest is rubbish that gc takes, and the name is free again. What the tool
-    asked for before it was killed ckptd may still be doing."""
+    """Whole or gone, the rest is rubbish that gc removes, and the name is free again. ckptd may
+    still be executing the killed tool's request."""
     def is_settled():
         return world.is_listed(name) or (world.gc() and not world.shards(name))
 
@@ -562,7 +562,8 @@ def judge(world, name, bad):
 
 
 def killed_tools(world):
-    """With no shard there, with some, and with all; then when ckptd, which is stopped, is asked."""
+    """With no shard there, with some, and with all; then while the request waits for a stopped
+    ckptd."""
     bad, listed = [], 0
     for number in range(KILLS):
         name = f"tool{number}"

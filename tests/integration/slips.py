@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""slips - what an operator gets wrong: a name, an option, a place, a right.
+"""slips - an operator's mistakes: a name, an option, a place, a right.
 
-Goal: a slip is told as what it is, with its exit code, before anything is done; nothing that exists
-is lost by it, --force included; an answer as JSON is a whole document or none. What is done to a
-ckptd by mistake it makes good, or names: sockets that were removed, a lock that is no file, a pool
-that is too small, a crowd of connections. Method: a store with checkpoints and its ckptd; each slip
-as a command line, and a look at what was there before.
+Goal: a mistake is reported as such, with its exit code, before any change. No existing data is lost
+by it, --force included; an answer as JSON is a whole document or none. ckptd repairs mistakes made
+to it, or names them: sockets that were removed, a lock that is no file, a pool that is too small, a
+crowd of connections. Method: a store with checkpoints and its ckptd; each mistake as a command
+line; then the test checks the earlier files.
 """
 
 import json
@@ -154,7 +154,7 @@ def no_stores(world):
 
 
 def completions(world):
-    """A shell is told what the command takes, and no more."""
+    """A shell completes exactly the words that the command takes."""
     def offered(*words):
         code, out, err = world.cli("--complete", *words)
         return out.split("\n")[:-1] if (code, err) == (0, "") else (code, err)
@@ -213,7 +213,7 @@ def outputs(world):
 
 
 def full_outputs(world):
-    """An answer that could not be written is an error, whatever its length and its place."""
+    """An answer that could not be written is an error, at any length and on any output."""
     run, one = world.run, f"{world.run}@1"
     sides = ("--store", world.store), world.where
     for words in (["list"], ["show", run], ["status"], ["du"], ["gc", "--dry-run"], ["verify", run],
@@ -265,7 +265,7 @@ def damage(world):
 
 
 def skipped(world):
-    """The newest that is whole is shown, and what was passed over for it is told."""
+    """The newest whole one is shown, and the ones skipped for it are reported."""
     copy = os.path.join(world.folder, "skipping")
     world.copy_store(copy)
     newest, middle, oldest = world.listed("--store", copy)
@@ -314,7 +314,7 @@ def skipped(world):
 
 
 def pin_notes(world, copy, name):
-    """What a pin says is read where a pin is seen, from both sides."""
+    """A pin's text is shown wherever the pin is, from both sides."""
     long = "x" * 30 + " \u00fc " + "y" * 30
     entries = world.listed("--store", copy)
     other = World(copy)
@@ -349,7 +349,7 @@ def pin_notes(world, copy, name):
 
 
 def pinned(world):
-    """A pin outlives the manifest of what it is on."""
+    """A pin survives the manifest of its checkpoint."""
     copy = os.path.join(world.folder, "pinned")
     world.copy_store(copy)
     entry = world.listed("--store", copy)[-1]
@@ -403,7 +403,7 @@ def rights(world):
          damaged == [entries[0]["step"]] and len(entries) > 1, (code, out, err))
 
 
-# ---- what is done to a ckptd by mistake
+# ---- mistakes made to a ckptd
 
 
 def removed_sockets(world):

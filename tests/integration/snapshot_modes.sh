@@ -3,9 +3,9 @@
 # step, no torn byte is saved: every checkpoint equals that of a run with "disabled", which waits
 # until a save is durable; also when ranks or ckptd are killed in mid-copy. Method: the undisturbed
 # "disabled" run gives loss file and checkpoints. The others are slowed by debug.slow_copy_us until
-# a copy takes much longer than a step, so that an update that did not wait would overwrite what is
-# not yet copied. debug.pause_at_step holds a run in the step that a copy overlaps. make test takes
-# one in three of the undisturbed ones (SEED= repeats which; SAMPLE=1 takes all).
+# a copy takes much longer than a step, so that an update without a wait overwrites elements that
+# are not copied yet. debug.pause_at_step pauses a run in the step that a copy overlaps. make test
+# takes one in three of the undisturbed ones (SEED= repeats the choice; SAMPLE=1 takes all).
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""space - ckpt-cli du, gc, status (--watch): what takes the space, what is rubbish, what goes on.
+"""space - ckpt-cli du, gc, status (--watch): used space, rubbish, activity.
 
-Goal: du's sums are those of the files, told apart by run, checkpoint and kind of tensor; gc removes
-what a crash leaves and nothing else, and not while somebody has the store (clients_cli_power cuts
-it at each call); watch tells saves and rates, and goes on when ckptd
-comes back; of a directory it and status tell what its files do.
-Method: a real ckptd and real saves (lib_cli.py); what a crash would leave is made by hand in
-copies of the store, byte counts are taken with os.walk.
+Goal: du's sums are those of the files, by run, checkpoint and kind of tensor; gc removes a crash's
+remains and nothing else, and not while another process has the store (clients_cli_power cuts it at
+each call). watch shows saves and rates, and continues when ckptd comes back; on a directory it and
+status show its files. Method: a real ckptd and real saves (lib_cli.py); a crash's remains are made
+by hand in copies of the store, byte counts are taken with os.walk.
 """
 
 import fcntl
@@ -110,7 +109,7 @@ def old(path):
 
 
 def litter(bed, name):
-    """A copy of the store with everything that a crash leaves, and the names of what stays."""
+    """A copy of the store with all remains of a crash, and the names of the files that stay."""
     store = bed.copy(name)
     run = os.path.join(store, "trip")
     good = tree(store)

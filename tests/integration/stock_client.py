@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """stock_client - a stock gRPC client calls ckptd by our .proto files.
 
-Goal: every method of the files that `make install` leaves is served, and no other. Method: a real
-ckptd; Python's grpcio, and message classes that are made of the files at run time. What the methods
-answer: tests/unit/proto_rpc.c, server.py.
+Goal: every method of the installed .proto files is served, and no other. Method: a real ckptd;
+Python's grpcio, and message classes that are made from the files at run time. The methods' answers:
+tests/unit/proto_rpc.c, server.py.
 """
 
 import os

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""stuck_disk - the end of a ckptd whose disk does not answer.
+"""stuck_disk - the shutdown of a ckptd whose disk does not answer.
 
-Goal: a ckptd that is told to end while a write hangs leaves OVERTIME_MS (10 s) after
-limits.drain_ms, as if it had been killed, whatever signals arrive meanwhile and wherever the wall
-clock goes; what was committed before is there at the next start. Method: a real ckptd over the
-back-end that delays every request by minutes; `saver save` saves into it; SIGTERM, and then
-SIGUSR1 and another year (build/shims/clock.so) several times a second.
+Goal: a ckptd that is asked to shut down while a write hangs exits OVERTIME_MS (10 s) after
+limits.drain_ms, as if killed, whatever signals arrive meanwhile and however the wall clock jumps.
+Earlier commits are there at the next start. Method: a real ckptd over the back-end that delays
+every request by minutes; `saver save` saves into it; SIGTERM, and then SIGUSR1 and another year
+(build/shims/clock.so) several times a second.
 """
 
 import signal
@@ -52,7 +52,7 @@ def main():
         saver = subprocess.Popen([SAVER, "save", world.server, "2", "1", "2"],
                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for_save(world)
-        time.sleep(1)  # what a rank has ended is written at once, or on a busy machine soon
+        time.sleep(1)  # a rank's ended save is written at once, or on a busy machine soon
         took = seconds_to_end(world.process, clock)
         test("it leaves in time, whoever sends it signals or sets the clock",
              took is not None and took < OVERTIME_S + SLACK_S, (took, world.log()))

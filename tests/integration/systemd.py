@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""systemd - the unit of ckptd: how much it leaves exposed, and that ckptd works with what is left.
+"""systemd - the unit of ckptd: its exposure, and that ckptd works within its restrictions.
 
 Goal: the installed unit's exposure is at most 1.5 by `systemd-analyze security`; started by it,
-ckptd tells that it is ready, saves, loads and ends as told; killed it is started again, and where a
-person must act it is not. It has no network, but with the drop-in for one.
-Method: an installation into a fresh folder, which lies over /usr/local, /etc and /var/lib for a
-systemd of our own, the first process of namespaces in which nothing else runs (mounts, processes,
-network, control groups). It has the installed unit, as it is but for the file of its messages, and
-of its own units no more than that one needs. The client comes from outside of the unit.
-Needs root, systemd, namespaces and a control group of version 2, else skipped.
+ckptd reports that it is ready, saves, loads and shuts down on request. When killed it is started
+again, except where an operator must act. It has no network without the drop-in for one. Method: an
+installation into a fresh folder, which is mounted over /usr/local, /etc and /var/lib for a private
+systemd, the first process of otherwise empty namespaces (mounts, processes, network, control
+groups). It has the installed unit, unchanged except for the file of its messages, and only those of
+systemd's units that this one needs. The client runs outside of the unit. Needs root, systemd,
+namespaces and a control group of version 2, else skipped.
 """
 
 import ctypes

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""terminal - what ckpt-cli says to people: bars, counts, durability, and nothing from a stranger.
+"""terminal - ckpt-cli's output on a terminal: bars, counts, durability, and no foreign control
+characters.
 
 Goal: every command that may take long has its bar on a terminal, of that terminal's width, and none
-with --json or elsewhere; what is counted has its plural; what makes a checkpoint or an export says
-how durable it is; no control character of a manifest, a name or a model reaches the terminal.
-Method: a real store and a model of random bits; stderr is a pseudo-terminal, or standard output
-too; manifests are changed text by text and sealed again.
+with --json or elsewhere; counted nouns have their plural; a command that makes a checkpoint or an
+export reports how durable it is; no control character of a manifest, a name or a model reaches the
+terminal. Method: a real store and a model of random bits; stderr is a pseudo-terminal, or standard
+output too; manifests are changed text by text and sealed again.
 """
 
 import copy
@@ -30,8 +31,8 @@ SHORT = {"rm", "undelete", "adopt", "rename", "tag", "untag", "list", "show", "p
          "follow", "status", "health", "watchdog", "server", "advise", "stop", "save",
          "doctor", "report"}  # which have no bar
 SUMMARY_BYTES = 4096  # MANIFEST_SUMMARY_BYTES
-TABLES = ("layouts", "tensors", "shard_table")  # read as they are written, behind all others
-FREE = ("mesh", "identity", "config", "state", "data")  # where a trainer puts what it likes
+TABLES = ("layouts", "tensors", "shard_table")  # read as they are written, after all others
+FREE = ("mesh", "identity", "config", "state", "data")  # where a trainer may put any text
 EVIL = "\x1b[2J\x07\x9b31m\n\r\x7f"  # C0, DEL, and a C1 control of two bytes in UTF-8
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # but for the ends of lines
 
@@ -68,7 +69,7 @@ class Tools:
         return self.path(f"made{self.made}")
 
     def long_commands(self, where, served):
-        """(command, exit code, what its bar tells), those that remove last."""
+        """(command, exit code, the text of its bar), removals last."""
         one, two = self.names[:2]
         rate, steps, looks = "iB/s", r" 1 of \d directories", " 1 of 4 checkpoints"
         run = os.path.basename(self.fresh())
@@ -139,7 +140,7 @@ def no_bars(tools):
 
 
 def durability(tools):
-    """Of each command an answer for people and one in JSON."""
+    """For each command an answer for operators and one in JSON."""
     world, target = tools.world, World()
     one, store = tools.names[0], ("--store", world.store)
     sides = (("a directory", store, tools.fresh(), ("--store", tools.fresh())),
@@ -160,7 +161,7 @@ def durability(tools):
                                           "local" in re.split(r"[ ,.;\n]+", out))
                     test(f"{' '.join([words[0], *form])} says how durable it is, with {side}", said,
                          (words, code, out, err))
-        for keep, form in ((2, []), (1, ["--json"])):  # of what was converted
+        for keep, form in ((2, []), (1, ["--json"])):  # of the converted data
             target.save([5, 6])
             code, out, err = target.cli("prune", target.run, "--keep-last", keep, "--most",
                                         *target.where, *form)
@@ -213,7 +214,7 @@ def manifest_of(good, document):
 
 
 def said_by(*arguments):
-    """The exit code, and what both streams would bring to a terminal."""
+    """The exit code, and the text of both streams on a terminal."""
     done = lib_program.run_bytes(CLI, *arguments)
     return done.returncode, (done.stdout + done.stderr).decode(errors="surrogateescape")
 

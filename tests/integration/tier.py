@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""tier - the far tier: what is committed drains there, and a machine with nothing resumes from it.
+"""tier - the far tier: committed checkpoints drain there, and a machine with an empty disk resumes
+from it.
 
 Goal: a save that was acknowledged as `bucket` survives the loss of every process and of the whole
-local store: a fresh ckptd with an empty store and a fresh trainer have the losses of the run that
-was never touched, bit for bit. Two ckptd that share a far tier never hold one attempt both. A drain
-that is killed or whose tier fails for a while goes on and ends whole. A directory that is no store
-is not made one. Method: the real programs on a `dir:` tier; SIGKILL, removed directories, a tier
-that is a file for a while.
+local store: a fresh ckptd with an empty store and a fresh trainer have the losses of an undisturbed
+run, bit for bit. Two ckptd that share a far tier never both own one attempt. A drain that is killed
+or whose tier fails for a while resumes and completes. A directory that is no store is not turned
+into one. Method: the real programs on a `dir:` tier; SIGKILL, removed directories, a tier that is a
+file for a while.
 """
 
 import glob
@@ -56,7 +57,7 @@ def losses(world, run):
 
 
 def far_has(world, run, step, attempt):
-    """Is it committed there? As a tool sees it that knows no ckptd."""
+    """True when it is committed there, as a tool without ckptd sees it."""
     code, out, _ = world.cli("list", "--json", "--store", world.far)
     found = json.loads(out) if code in (0, 1) and out else []
     return any((entry["run"], entry["step"], entry["attempt"]) == (run, step, attempt)
@@ -89,7 +90,7 @@ def resumes(world, options, rounds):
         listed = {(entry["run"], entry["step"]): entry for entry in world.listed(*world.where)}
         test(f"round {round_}: a fresh ckptd lists what the far tier has",
              listed.get((run, last), {}).get("durability") == "bucket", (run, last, listed.keys()))
-        ranks = 1 + round_ % 2  # what two ranks saved, cut for so many straight from there
+        ranks = 1 + round_ % 2  # two ranks' checkpoint, cut for so many ranks straight from there
         process = train(world, run, "--checkpoint.durability", "bucket", "--comm.ranks", ranks)
         said = process.communicate()[1]
         log = world.log()
@@ -103,7 +104,7 @@ def resumes(world, options, rounds):
 
 
 def verified(world, run):
-    """What of the run does not verify in the far tier."""
+    """The run's checkpoints that do not verify in the far tier."""
     code, out, err = world.cli("verify", "--store", world.far, run)
     return None if code == 0 else (code, out, err)
 
@@ -177,7 +178,7 @@ def unwell(world, options):
     faulty = f"fault:seed={SEED % 1000},error=0.1:local:{world.far}"
     world.start("--tier.store", faulty, *PARTS, "--tier.retry_ms", "10", *options)
     for step in range(1, 4):
-        deadline = time.monotonic() + PATIENCE  # a start that hears nothing ends, to be tried again
+        deadline = time.monotonic() + PATIENCE  # a start without an answer ends with "try again"
         while not world.try_save(step)[0]:
             assert time.monotonic() < deadline
     wait_until(drained(world), "a drain over errors")
@@ -247,7 +248,7 @@ def taken(world, other, options):
 
 
 def sums(folder):
-    """Of each shard, its parts and what they give in the far tier; what the manifest there says."""
+    """Of each shard, its parts and their contents in the far tier; the manifest's values there."""
     with open(os.path.join(folder, "manifest.json")) as file:
         manifest = json.load(file)
     part = manifest["part_bytes"]
@@ -341,7 +342,7 @@ def unmounted(world, options):
 
 
 def collected(world, options):
-    """A drain that was killed, and the checkpoint and its node with it: nobody goes on with it."""
+    """A killed drain, whose checkpoint and node are lost with it: no ckptd resumes it."""
     metrics = os.path.join(world.folder, "metrics")
     world.start(*options, "--tier.rate", "1MiB", "--metrics.file", metrics, "--metrics.every_ms",
                 "100")
@@ -390,7 +391,7 @@ def retained(world, options):
     run = world.listed()[0]["run"]
     said = {}
 
-    def is_planned():  # retention behind the last save has its own plan first
+    def is_planned():  # retention after the last save has its own plan first
         said["prune"] = world.cli("prune", run, "--keep-last", "2", "--dry-run", *world.where)
         return "are being removed" not in said["prune"][2]
 

@@ -3,12 +3,12 @@
 
 Goal: for every form of tokenizer.json that is read (byte-level and byte-fallback BPE, Unigram with
 the normalizers of published files) the program tokenizer makes the tokens of the stock library, of
-real text, of random Unicode, and of texts full of spaces and of added tokens; what the file asks
-for and we do not support is refused with its name. Method: the stock library trains small
-tokenizers of all forms on real text and writes the files. Where special tokens are text the library
-gets a Unigram vocabulary without them, as ours takes none of it there. SEED=n gives other random
-text. Skipped when the Python package tokenizers cannot be imported; the form whose rules come from
-SentencePiece, when that cannot.
+real text, of random Unicode, and of texts full of spaces and of added tokens; unsupported features
+of a file are refused by name. Method: the stock library trains small tokenizers of all forms on
+real text and writes the files. Where special tokens are text the library gets a Unigram vocabulary
+without them, as ours takes none of its pieces there. SEED=n gives other random text. Skipped when
+the Python package tokenizers cannot be imported; the form whose rules come from SentencePiece, when
+that cannot.
 """
 import functools
 import io

@@ -4,10 +4,9 @@
 Goal: with a tokenizer.model as Llama 2's, with one of type UNIGRAM, and with every setting of them
 that we support, the program tokenizer makes the library's tokens of real text, of random Unicode,
 of texts full of spaces and of pieces that are no text, and of thousands of short strings, and the
-text back of them. What a file asks for beyond that is
-refused with its field and value; a folder's tokenizer.json goes before it. Method: the library
-trains small models on real text. SEED=n gives other random text. Skipped when the Python package
-sentencepiece cannot be imported.
+text back of them. Other settings are refused with their field and value; a folder's tokenizer.json
+goes before it. Method: the library trains small models on real text. SEED=n gives other random
+text. Skipped when the Python package sentencepiece cannot be imported.
 """
 import json
 import os
@@ -108,14 +107,15 @@ def short_strings():
 
 
 def ends_of(bed):
-    """What begins and ends a document of the tokens."""
+    """The begin and end of a document of the tokens."""
     with open(bed.path("tokens"), "rb") as file:
         header = file.read(4096)
     return [int.from_bytes(header[at:at + 4], "little", signed=True) for at in (144, 148)]
 
 
 def tokens_of_documents(bed, form, strings):
-    """What `tokenizer tokens` writes of lines of JSON, per line, without what is around it."""
+    """The tokens that `tokenizer tokens` writes for lines of JSON, per line, without the document
+    marks."""
     with open(bed.path("lines.jsonl"), "w") as out:
         out.writelines(json.dumps({"text": text}) + "\n" for text in strings)
     done = subprocess.run([lib_text.TOKENIZER, "tokens", "--tokenizer", bed.path(form), "--out",

@@ -89,7 +89,7 @@ ends_by TERM 75 "asked to stop in the first step it ends with 75"
 check_equal "nothing of it is saved: there is nothing" "$(count_saved early)" 0
 
 # ---- switch files and clocks ----
-switched() { # RUN: seen behind step 8; only a signal ends its pause
+switched() { # RUN: seen after step 8; only a signal ends its pause
     held "$1" 8 --comm.ranks 6 --checkpoint.interval 100 \
         --training.kill_switch_path "$tmp/kill" --checkpoint.save_switch_path "$tmp/save"
 }
@@ -261,7 +261,7 @@ check "with their places in the run and in the file" samples_blamed
 check "on 4 ranks, too" blamed 4
 check "with the same leaves and samples" cmp "$tmp/blame1" "$tmp/blame4"
 
-# ---- a look at some steps ----
+# ---- a profile of some steps ----
 check_exit 0 "debug.stop_after_step ends with 0" train look --debug.stop_after_step 4 \
     --checkpoint.interval 4 --job.dump_folder "$tmp/look" --profiling.enable_profiling \
     --profiling.profile_freq 3 --metrics.jsonl_file "$tmp/look.jsonl"
@@ -431,8 +431,8 @@ ends 0 "with other kernels it goes on" 'warn.*kernels was ".*its bits may differ
     --kernels.backend reference --kernels.isa sse2
 check "another setting is said" says library "training.steps was 16 .* now it is $steps"
 
-# ---- a seed of its own ----
-drawn() { # RUN: what its first start drew
+# ---- a chosen seed ----
+drawn() { # RUN: the seed that its first start drew
     sed -nE 's/.*debug.seed = -1: ([0-9]+) was drawn$/\1/p' "$tmp/$1.log"
 }
 short=(--lr_scheduler.total_steps $steps --training.steps)
@@ -477,7 +477,7 @@ text = open(sys.argv[1], "rb").read()
 open(sys.argv[1], "wb").write(sealed(re.sub(rb'"version": *\d', b'"version":9', text, count=1)))
 PYTHON
 }
-have() { # what the run has in the store, and the losses
+have() { # the run's checkpoints in the store, and the losses
     find "$store/newer" -name 'step-*' -o -path '*/attempts/*' | sort
     cat "$tmp/newer.loss"
 }
@@ -503,8 +503,8 @@ check_exit 0 "with moments of the run's type, on 3 ranks, it ends with 0" train 
 check "its moments are rounded as those of the run that was left alone" \
     "$BUILD/ckpt-cli" diff "whole@$steps" "halved@$steps" --store "$store"
 
-# ---- ckptd comes and goes ----
-# It is killed while a long run saves every few steps. What else it is killed in: snapshot_modes.sh.
+# ---- ckptd comes and goes ---- It is killed while a long run saves every few steps. Other moments
+# of kills: snapshot_modes.sh.
 in_background goes_on --training.steps 600 --checkpoint.interval 20 --metrics.log_freq 100 \
     --checkpoint.when_busy wait
 wait_for 30 says goes_on "is durable"

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Goal: a trainer that is asked to stop while ckptd or its disk does not answer says what it waits
-# for, and ends with 75 when checkpoint.final_seconds are over; started again when ckptd answers it
-# ends with the numbers of a run to which nothing happened. Method: ckptd gets SIGSTOP while the
-# trainer is held within a step (debug.pause_at_step), or while a save is being written to a store
-# whose every operation takes 0.4 s. And a trainer that finds an image for one rank of its last save
-# and none for the other, because another run copies slowly into the same small pool, tries again.
-# A third run waits for memory meanwhile: ckptd's log tells whether it knows that the save is the
-# last.
+# Goal: a trainer that is asked to stop while ckptd or its disk does not answer logs what it waits
+# for, and ends with 75 when checkpoint.final_seconds are over. Restarted when ckptd answers it ends
+# with the numbers of an undisturbed run. Method: ckptd gets SIGSTOP while the trainer is paused
+# within a step (debug.pause_at_step), or while a save is being written to a store whose every
+# operation takes 0.4 s. And a trainer that finds an image for one rank of its last save and none
+# for the other, because another run copies slowly into the same small pool, tries again. A third
+# run waits for memory meanwhile: ckptd's log shows whether it knows that the save is the last.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""trash - what was removed by mistake comes back, until its term is over or a save lacks its space.
+"""trash - a checkpoint removed by mistake can be undeleted, until its term is over or a save needs
+its space.
 
 Goal: with retention.trash_s a prune, retention and rm leave whole checkpoints in <run>/trash, which
-list, loads and retention do not see, and undelete takes back with every bit; --now removes for
-good; a save that does not fit takes the oldest and no more, or nothing where all of it would not be
-enough; a clock that jumps ends no term. (storage_store_move cuts the way into the trash anywhere.)
+list, loads and retention ignore, and undelete restores every bit. --now removes for good. A save
+that does not fit removes only as many of the oldest as it needs, or none where all of them are not
+enough. A clock that jumps ends no term. (storage_store_move cuts the way into the trash anywhere.)
 Method: the real programs; loads through libckpt; a loop-back file system of some MiB (skipped
 without the right to mount).
 """
@@ -102,8 +103,8 @@ def by_time(world, clock):
     world.save([1, 2, 3])
     world.cli("rm", f"{world.run}@1-a1", *world.where, "--yes")
     clock.set(1)
-    world.cli("rm", f"{world.run}@2-a2", *world.where, "--yes")  # a look follows
-    world.cli("undelete", world.run, "--dry-run", *world.where)  # behind it
+    world.cli("rm", f"{world.run}@2-a2", *world.where, "--yes")  # a check follows
+    world.cli("undelete", world.run, "--dry-run", *world.where)  # after it
     test("a clock that jumps ahead ends no term", trash(world) == [1, 2], world.log())
     world.stop()
     clock.set(0, 60)
@@ -116,7 +117,7 @@ def by_time(world, clock):
 
 
 def full_disk(folder):
-    """What a save lacks is taken from the trash, the oldest first."""
+    """A save that lacks space takes it from the trash, the oldest first."""
     disk, mount = os.path.join(folder, "disk"), os.path.join(folder, "mount")
     names = ["a save that does not fit takes the oldest from the trash", "and no more",
              "health counts the trash as room",

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""web - ckptd's HTTP page: what it says, to whom, and what a stranger cannot do with it.
+"""web - ckptd's HTTP page: its contents, its clients, and its protection against strangers.
 
 Goal: /metrics is the text of metrics.file, with all numbers of Status and their types; /readyz is
 200 or says why the next save would fail, /status is the JSON of Status, / is a page of it in which
-names are escaped. GET and HEAD alone; an address that is no loopback one takes http.public; silent
-connections are bounded and hold nothing up. Method: a real ckptd and http.client. A service thread
-that hangs is told by tests/unit/ckptd_http_server.c.
+names are escaped. Only GET and HEAD; an address other than loopback needs http.public; silent
+connections are bounded and delay nothing. Method: a real ckptd and http.client.
+tests/unit/ckptd_http_server.c tests a service thread that hangs.
 """
 
 import http.client
@@ -96,7 +96,7 @@ def says(world, page, numbers):
 
 
 def refuses(world, page):
-    """What is full, and what is asked for in other ways."""
+    """Full limits, and other forms of requests."""
     test("a ckptd that can save is ready", page.ask("/readyz")[:2] == (200, "ok\n"))
     saved, _ = world.try_save(2)
     comes_to(lambda: page.ask("/readyz")[0], 503)  # an answer serves for 200 ms

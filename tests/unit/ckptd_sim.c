@@ -10,17 +10,19 @@
  * interrupted removal. The invariants of transfer.c are in these: T1 and T4 in sim.S2, T2 in
  * sim.S3, T3, T5, T6 in sim.S6.
  *
- *   sim.S1 A checkpoint acknowledged as in the bucket is there, whole, until the bucket's rules
- *   remove it, whatever happens to its node. sim.S2 A manifest in the bucket, also one that came
- *   late, has every shard there, all of the
+ *   sim.S1  A checkpoint acknowledged as in the bucket is there, whole, until the bucket's rules
+ *       remove it, whatever happens to its node.
+ *   sim.S2  A manifest in the bucket, also one that came late, has every shard there, all of the
  *       store that owns the attempt's number.
- *   sim.S3 An attempt's number in the bucket belongs to one store for ever, and only that store
- *   gets the answer that its checkpoint is there. sim.S4 A local copy of a checkpoint that is due
- *   in the bucket is removed only when the bucket has it, and it was read back there recently.
- *   sim.S5 The rules leave a disk its last two whole checkpoints, and the bucket their own number.
- *   Checkpoints that are being read, pinned or damaged stay. sim.S6 When the faults stop, every
- *   checkpoint that is due in the bucket gets there, or its number is known to be another store's.
- *   sim.S7 The same seed gives the same trace.
+ *   sim.S3  An attempt's number in the bucket belongs to one store for ever, and only that store
+ *       gets the answer that its checkpoint is there.
+ *   sim.S4  A local copy of a checkpoint that is due in the bucket is removed only when the bucket
+ *       has it, and it was read back there recently.
+ *   sim.S5  The rules leave a disk its last two whole checkpoints, and the bucket their own number.
+ *       Checkpoints that are being read, pinned or damaged stay.
+ *   sim.S6  When the faults stop, every checkpoint that is due in the bucket gets there, or its
+ *       number is known to be another store's.
+ *   sim.S7  The same seed gives the same trace.
  *
  * The test assumes two things. A request takes effect, if ever, before the bucket's rules reach the
  * object that it publishes. And the rules do not remove leased checkpoints. A checkpoint under way

@@ -10,20 +10,25 @@
  * processes (unsynced data is torn), removes disks, kills trainers. The world is checked after each
  * event.
  *
- *   sim_nodes.N1 A checkpoint acknowledged as local is on the disks that saved it, whole, while
- *   none was lost. Also without an acknowledgement a manifest names no shard that its node has
- *   removed. sim_nodes.N2 A checkpoint acknowledged as replicated is whole on the remaining disks,
- *   while disks of only one domain were lost since the save began. sim_nodes.N3 Answered numbers of
- *   attempts grow while at most one disk was lost: a majority that has lost two may not know the
- *   newest. sim_nodes.N4 A start continues from no older checkpoint than the newest that is whole
- *   on the nodes that answered it. sim_nodes.N5 A save is acknowledged once, at most one for each
- *   step of an attempt, in the order of steps. sim_nodes.N6 COMMITTED is answered only for
- *   acknowledged saves. sim_nodes.N7 When the faults stop, no save stays in work. No node keeps a
- *   part without a manifest whose coordinator can be asked. Every whole checkpoint reaches two
- *   domains, also while a dispensable node is away. Exception: an attempt whose number was taken
- *   while a disk was lost. A node may have given that number to another start, and accepts no
- *   copies then. sim_nodes.N8 The same seed gives the same trace. sim_nodes.N9 Requests of an older
- *   attempt are refused; only a node that knows a part answers OVER for it.
+ *   sim_nodes.N1  A checkpoint acknowledged as local is on the disks that saved it, whole, while
+ *       none was lost. Also without an acknowledgement a manifest names no shard that its node has
+ *       removed.
+ *   sim_nodes.N2  A checkpoint acknowledged as replicated is whole on the remaining disks, while
+ *       disks of only one domain were lost since the save began.
+ *   sim_nodes.N3  Answered numbers of attempts grow while at most one disk was lost: a majority
+ *       that has lost two may not know the newest.
+ *   sim_nodes.N4  A start continues from no older checkpoint than the newest that is whole on the
+ *       nodes that answered it.
+ *   sim_nodes.N5  A save is acknowledged once, at most one for each step of an attempt, in the
+ *       order of steps.
+ *   sim_nodes.N6  COMMITTED is answered only for acknowledged saves.
+ *   sim_nodes.N7  When the faults stop, no save stays in work. No node keeps a part without a
+ *       manifest whose coordinator can be asked. Every whole checkpoint reaches two domains, also
+ *       while a dispensable node is away. Exception: an attempt whose number was taken while a disk
+ *       was lost. A node may have given that number to another start, and accepts no copies then.
+ *   sim_nodes.N8  The same seed gives the same trace.
+ *   sim_nodes.N9  Requests of an older attempt are refused; only a node that knows a part answers
+ *       OVER for it.
  *
  * How to replay a world, and to run more: sim.h; `make sim` takes a million. */
 #include "tests/unit/sim_nodes_disk.h"
