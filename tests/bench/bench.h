@@ -1,8 +1,8 @@
-/* bench.h - what the measuring programs share: a clock, and samples as JSON lines on stdout.
+/* bench.h - shared by the measuring programs: a clock, and samples as JSON lines on stdout.
  *
  * A program is driven by tests/bench/run over stdin, one command per line, and answers each with
- * one line of JSON. So ours and the reference alternate, whoever runs the reference, while the
- * program keeps its memory and its sessions. The statistics are the driver's. */
+ * one line of JSON. So ours and the reference alternate, whichever program runs the reference,
+ * while the program keeps its memory and its sessions. The driver computes the statistics. */
 #ifndef HOLDFAST_TESTS_BENCH_H
 #define HOLDFAST_TESTS_BENCH_H
 

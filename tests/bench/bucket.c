@@ -9,8 +9,8 @@
  *     get KEY   that object into memory, by ranges of 1 MiB, of which READS are asked for at once,
  *               and compared with what was put once the clock stands: {"seconds", "cpu"}
  *
- * `cpu` are the CPU seconds of this process meanwhile: signatures and SHA-256 of the parts
- * included. Each MiB is another one. */
+ * `cpu` are the CPU seconds of this process meanwhile, with signatures and SHA-256 of the parts.
+ * Each MiB has other bytes. */
 #include "storage/storage.h"
 #include "tests/bench/bench.h"
 

@@ -3,12 +3,12 @@
 A write makes new files in the folder of the bench, on the same file system as the stores of its
 ckptds, reserved first as ckptd reserves its own, and ends with fsync; it turns from file to file as
 many writers do. A read reads whole files, one after the other as ckptd does, or, `randread`, in any
-order. Beside a load or a tool it reads the shards of that very checkpoint: what a virtual disk
-gives depends on the place (1.4 to 1.8 GB/s at the same time were seen of files written minutes
-apart). O_DIRECT passes the page cache by.
+order. Compared with a load or a tool it reads the shards of the same checkpoint: the rate of a
+virtual disk depends on the place (1.4 to 1.8 GB/s at the same time were seen of files written
+minutes apart). O_DIRECT bypasses the page cache.
 
 fio's clock runs from its first block until the fsync of the last file has returned (its rate is the
-bytes over that time); making and reserving the files come before. Ours includes them.
+bytes over that time); making and reserving the files come before. Our figures include them.
 """
 import glob
 import json
@@ -45,13 +45,13 @@ def writing(paths, mib, service="roundrobin"):
 
 
 def run_jobs(bench, jobs, read=(), written=()):
-    """What fio tells of each job. All run at once, each file once from end to end; those in
-    `written` are made anew."""
+    """fio's result for each job. All run at once, each file once from end to end; those in
+    `written` are created."""
     paths = [*read, *written]
     for path in written:
         if os.path.exists(path):
             os.unlink(path)
-    os.sync()  # what removing them costs is over before the clock runs
+    os.sync()  # their removal is over before the clock starts
     output = bench.run("env", HUGE_PAGES, "fio", "--ioengine=io_uring", "--fixedbufs=1",
                        "--direct=1", "--fallocate=posix", "--output-format=json",
                        *(["--readonly"] if not written else []),
@@ -59,7 +59,7 @@ def run_jobs(bench, jobs, read=(), written=()):
     done = json.loads(output[output.index("{"):])["jobs"]
     files = sum(os.path.getsize(path) for path in paths)
     moved = sum(job[way]["io_bytes"] for job in done for way in ("read", "write"))
-    # It leaves out what is less than a block at a file's end.
+    # It omits a partial block at a file's end.
     if not files - len(paths) * 2**20 < moved <= files:
         raise RuntimeError(f"fio moved {moved} bytes of files of {files}")
     return done

@@ -19,7 +19,7 @@ DAY = 86400.0
 
 
 def simulate(cluster, times, seed=SEED, days=DAYS):
-    """Seconds by what they were spent on, "trained" among them."""
+    """Seconds by their use, "trained" among them."""
     chance = random.Random(seed)
     mean = cluster["hours_between_failures"] * 3600
     every = cluster["save_every_steps"] * cluster["step_seconds"]

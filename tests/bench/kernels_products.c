@@ -11,9 +11,9 @@
  *     WHO attention TYPE 1 SEQ HEADS DIM      one sequence, one key head per head
  *
  * `library` is one call of oneDNN on the whole matrix, with THREADS threads of its own; its bits
- * depend on THREADS, ours do not. For attention it is the two batched products alone, the whole
+ * depend on THREADS, ours do not. For attention it is only the two batched products, the whole
  * square and no softmax; both sides count the causal half. A command repeats the call for 30 ms.
- * With one thread it is the thread's CPU time that counts, so that a busy machine disturbs less. */
+ * With one thread the thread's CPU time counts, so that a busy machine disturbs less. */
 #include <math.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>

@@ -1,17 +1,18 @@
-/* manners.c - what saves cost the computing beside them: a loop on all cores, with and without.
+/* manners.c - the cost of saves for concurrent computing: a loop on all cores, with and without
+ * saves.
  *
  *     manners SERVER RUN MIB THREADS
  *
- * The loop stands for training. A step has two parts, each the same work every time, with all
+ * The loop simulates training. A step has two parts, each the same work every time, with all
  * threads meeting at its end:
  *
  *     memory   x = x * a + y over arrays far larger than the caches (an optimizer's update)
  *     compute  products and sums in the first-level cache (a layer's products)
  *
- * The memory part is announced as a busy phase, the compute part as a quiet one. How much work a
- * part is gets fixed at the start, such that without saves it takes MEMORY_MS and COMPUTE_MS.
- * Meanwhile another thread saves a state of MIB MiB through ckptd, back to back: copies it, and
- * asks (without waiting, which would end ckptd's manners) until it is committed.
+ * The memory part is announced as a busy phase, the compute part as a quiet one. The amount of work
+ * of a part is fixed at the start, such that without saves it takes MEMORY_MS and COMPUTE_MS.
+ * Meanwhile another thread saves a state of MIB MiB through ckptd, back to back: it copies the
+ * state and polls until it is committed (waiting would end ckptd's throttling).
  *
  * Commands on stdin, each answered with one JSON line; N is the number of steps:
  *
@@ -51,7 +52,7 @@ static struct {
     atomic_bool saving, begun;
     /* The saver's, read when it is joined. */
     uint32_t saves;
-    double begun_at, save_seconds; /* of the last save; what the one before took */
+    double begun_at, save_seconds; /* of the last save; the time of the one before */
 
     uint32_t num_threads;
     struct worker workers[THREADS_MAX];
@@ -161,7 +162,7 @@ static void open_state(const char *server, const char *run, uint64_t mib)
     BENCH_TRY(ckpt_describe(job.ckpt, attempt, job.tensors, job.num_tensors), ckpt_error());
 }
 
-/* Until it is committed; asks, and waits only when the measurement is over. */
+/* Until it is committed; polls, and waits only when the measurement is over. */
 static void see_to_commit(void)
 {
     for (;;) {

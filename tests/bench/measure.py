@@ -4,7 +4,7 @@ The 95 % interval of a median is taken from the order statistics of the pair rat
 distribution is assumed. It takes SURE samples at least. A figure without a reference has the range
 of its samples instead, so that the worst of them has to reach the goal.
 
-What a Bench starts it ends, by process id, when its block is left.
+A Bench ends the processes that it starts, by process id, when its block is left.
 """
 import json
 import math
@@ -26,14 +26,14 @@ SURE = 6  # the range of fewer samples holds their median with less than 95 %
 RESOLVED = 0.05
 STOLEN_TOLD = 0.01
 START_SECONDS = 600  # of a ckptd that fills its pool beside others' work
-LOST_MIN = 1e-3  # seconds: what is less cannot be told from nought, and no ratio to it is a ratio
-# Pairs are added by halves of what is there: who looks after each pair sees a narrow interval by
-# chance far more often.
+LOST_MIN = 1e-3  # seconds: shorter times are not distinguishable from zero, and give no ratio
+# Pairs are added by halves of the present number: with a check after each pair a narrow interval
+# appears by chance far more often.
 MORE = 0.5
 
 
 class Stolen:
-    """Of a virtual machine, what its host took from it since the last look (proc(5), steal)."""
+    """For a virtual machine, the time that its host took since the last call (proc(5), steal)."""
 
     def __init__(self):
         self.last = self.look()
@@ -68,7 +68,7 @@ def rate_of(rates):
 
 
 def show_progress(text):
-    """On a terminal, in a line that what is said next replaces: a row may take minutes."""
+    """Prints on a terminal, in a line that the next message replaces: a row may take minutes."""
     if sys.stdout.isatty():
         print(f"\r\033[K{text}", end="", flush=True)
 
@@ -207,7 +207,7 @@ class Bench:
         self.build = os.path.abspath(os.environ.get("BUILD", os.path.join(ROOT, "build")))
         self.tmp = tempfile.mkdtemp(prefix="hf-bench-", dir="/var/tmp")
         self.started = []
-        self.closing = []  # what a row has to call at its end, also where it failed
+        self.closing = []  # a row's function to call at its end, also after a failure
 
     def __enter__(self):
         return self
@@ -217,7 +217,7 @@ class Bench:
         shutil.rmtree(self.tmp, ignore_errors=True)
 
     def clear(self):
-        """Ends what a row started and removes what it wrote: stores fill the disk."""
+        """Ends a row's processes and removes its files: stores fill the disk."""
         for program in Program.running:
             self.end(program.process)
         Program.running.clear()
@@ -261,8 +261,8 @@ class Bench:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def start_ckptd(self, name, *options, full=True):
-        """A ckptd of its own: (process, server address, store). Its pool is full when this returns:
-        what takes the memory is no part of what is measured."""
+        """A ckptd for the row: (process, server address, store). Its pool is full when this
+        returns: filling it is no part of the measurement."""
         server, store = f"unix:{self.tmp}/{name}.sock", os.path.join(self.tmp, name)
         command = [self.program("ckptd"), "--listen", server, "--store", store, *options]
         process = self.start(command, os.path.join(self.tmp, name + ".log"))
@@ -286,9 +286,9 @@ class Bench:
     def pairs(self, name, unit, ours, reference, pairs_max=PAIRS_MAX, pairs_min=PAIRS_MIN,
               repeat=1, kind=Row, **options):
         """Runs ours() and reference() in turns, at least `pairs_min` times, until the interval is
-        narrow. With `repeat` a sample is the rate of so many runs, and who begins alternates, so
-        that a drift of the machine is no side's; where the most pairs are not enough, once of twice
-        as many runs."""
+        narrow. With `repeat` a sample is the rate of so many runs, and the side that begins
+        alternates, so that a drift of the machine favours none. Where the most pairs are not
+        enough, a sample is once of twice as many runs."""
         row = kind(name, unit, [], [], **options)
         row.runs = repeat
         wanted = 3 if self.quick else pairs_min

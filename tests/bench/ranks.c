@@ -25,7 +25,7 @@
  *
  * Elements are numbers that no checksum mistakes for zeros; the first one of each tensor follows
  * from the step, so that no two checkpoints are equal. A load without a save before it does not
- * describe: it is a reader, as a restarted job that has not yet come to its first save. */
+ * describe: it is a reader, as a restarted job before its first save. */
 #include "clients/ckpt.h"
 #include "proto/base/checksum.h"
 #include "tests/bench/bench.h"
@@ -53,7 +53,7 @@ struct rank {
     char *data, *other; /* all slices back to back; as many bytes for memcpy and check */
     uint64_t bytes_memory, bytes_local;
     uint64_t step, wrong;        /* that was loaded; elements that are not of job.step */
-    uint64_t hash;               /* of its data; what the compiler may not leave out */
+    uint64_t hash;               /* of its data; keeps the compiler from dropping the work */
     double begun, copied, ended; /* of the last command */
 };
 
@@ -197,7 +197,7 @@ static void change(struct rank *rank)
     }
 }
 
-/* ---- what a rank does ---- */
+/* ---- a rank ---- */
 
 static void *open_rank(void *argument)
 {

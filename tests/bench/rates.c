@@ -1,20 +1,20 @@
-/* rates.c - how long single operations take, and copies: on a GPU, for gpu_bench to compare, or on
+/* rates.c - the time of single operations and of copies: on a GPU, for gpu_bench to compare, or on
  * the CPU.
  *
  *     rates [NAME=NUMBER]...     batch seq dim hidden heads kv_heads head_dim vocab parameters
  *                                copy (bytes of a copy) repeats; the defaults are in main()
  *                                threads (of the CPU; none: a GPU) bits (16: bf16; 32: float)
  *
- * Method: an operation is posted `repeats` times behind two that are not timed, and the host waits
+ * Method: an operation is posted `repeats` times after two that are not timed, and the host waits
  * for all: a round. The median of ROUNDS rounds is printed, one line for each:
  *
  *     NAME SECONDS BYTES         BYTES: of copies, what was moved; 0: budgets.toml has the formula
  *
  * "copy" is within the GPU's memory, which it reads and writes; "host_to_device" and
- * "device_to_host" are from and to page-locked memory. "attention" is that of a library, where
- * there is one, and "own_attention" ours. "linear" and its gradients are those of w1: [hidden,dim].
- * All operands are small positive numbers, moments and sums of float. Without a GPU, where one is
- * asked for: one line, and status 78. */
+ * "device_to_host" are from and to page-locked memory. "attention" is that of a library, if
+ * present, and "own_attention" ours. "linear" and its gradients are those of w1: [hidden,dim]. All
+ * operands are small positive numbers, moments and sums of float. Without a GPU, where one is asked
+ * for: one line, and status 78. */
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "proto/base/report.h"
@@ -71,7 +71,7 @@ static void post(struct bench *b, enum kernel_op op, const void *args)
         kernel_run(b->kernels, b->lane, op, args);
 }
 
-/* ---- What is timed ---- */
+/* ---- The timed operations ---- */
 
 static void copy(struct bench *b)
 {
@@ -347,7 +347,7 @@ static void attention_by(struct bench *b, struct kernels *kernels)
         kernel_attention(kernels, b->lane, &args);
 }
 
-/* Of what the forward left in the same places. */
+/* From the forward's results in the same places. */
 static void backward_by(struct bench *b, struct kernels *kernels)
 {
     struct attention a = take_attention(b);
@@ -472,7 +472,7 @@ static int fill(struct bench *b)
     return lane_settle(b->lane);
 }
 
-/* Behind the allocation of the arena. */
+/* After the allocation of the arena. */
 static int fill_arguments(struct bench *b)
 {
     int32_t *ids = b->pinned;

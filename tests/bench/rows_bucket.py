@@ -1,11 +1,12 @@
-"""rows_bucket.py - a bucket, beside plain curl with the same connections, on a real S3 server.
+"""rows_bucket.py - a bucket, compared with plain curl over as many connections, on a real S3
+server.
 
 The server is Ceph's RADOS gateway on this machine (tests/s3/lib_rgw.py), objects in its memory: it
 takes the same processors as both sides, so a ratio says more than a rate. Ours sends from memory
 and signs the SHA-256 of every part, which the server checks; curl sends files of the page cache, as
-large as our parts, one PUT each, unsigned. It reads ranges as large, into nothing. What is made
-ready before the clock runs: the server, the data; of our side, which stays up, the connections.
-$BENCH_RESUME_MIB is the size of the state that is resumed.
+large as our parts, one PUT each, unsigned. It reads equally large ranges and discards them.
+Prepared before the clock starts: the server, the data; for our side, which keeps running, the
+connections. $BENCH_RESUME_MIB is the size of the state that is resumed.
 """
 import json
 import os
@@ -27,7 +28,7 @@ GOAL = 0.95
 
 
 class Bucket:
-    """The gateway, and what speaks to it."""
+    """The gateway, and its clients."""
 
     def __init__(self, bench, memory=4 << 30):
         missing = lib_rgw.Gateway.missing()
@@ -116,7 +117,7 @@ def row_bucket_put_and_get(bench):
 
 
 def each_with_options(bucket, lines):
-    """Behind "next" curl has forgotten every option."""
+    """After "next" curl has forgotten every option."""
     again = ['aws-sigv4 = "aws:amz:us-east-1:s3"', "silent", "fail",
              f'user = "{bucket.gateway.access_key}:{bucket.gateway.secret_key}"',
              'header = "x-amz-content-sha256: UNSIGNED-PAYLOAD"']
@@ -147,7 +148,7 @@ def row_bucket_aws(bench):
     rounds = {"put": 0, "get": 0}
 
     def ours(command):
-        """Into a run of another name each time: what is there is not sent."""
+        """Into a run of another name each time: existing objects are not sent."""
         rounds[command] += 1
         to = f"{there}/cp:r{rounds[command]}" if command == "put" else f"{back[0]}:aws"
         shutil.rmtree(back[0], ignore_errors=True)

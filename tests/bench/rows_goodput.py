@@ -1,9 +1,9 @@
 """rows_goodput.py - which part of its time a cluster of 16,384 ranks trains, with our times.
 
-The times are measured here, on one node's part of the state of Llama 3 405B: what a save holds the
-ranks up, until it is durable, a load, and the coordinator's commit of 16,384 ranks. What no single
-machine can measure is in goodput.toml, for a user to change; goodput.py simulates, and the row
-prints its arithmetic.
+The times are measured here, on one node's part of the state of Llama 3 405B: the delay of a save
+for the ranks, its time until it is durable, a load, and the coordinator's commit of 16,384 ranks.
+Figures that no single machine can measure are in goodput.toml, for a user to change; goodput.py
+simulates, and the row prints its arithmetic.
 """
 import json
 import math
@@ -21,7 +21,7 @@ SEEDS = range(1, 8)
 
 def measure_node(bench, mib, ranks):
     """The worst of several saves, each of which finds the memory that the one before it leaves."""
-    pool = mib * 5 // 2 // SEGMENT_MIB * SEGMENT_MIB  # two images, and what segments leave unused
+    pool = mib * 5 // 2 // SEGMENT_MIB * SEGMENT_MIB  # two images, and the unused space of segments
     _, server, _ = bench.start_ckptd("goodput", "--memory.pool_bytes", f"{pool}MiB",
                                      "--memory.segment_bytes", f"{SEGMENT_MIB}MiB")
     program = Program(bench.program("bench/ranks"), server, "goodput", str(ranks), str(mib), "rows")

@@ -1,12 +1,12 @@
-"""rows_load.py - loading: from disk beside fio, by other meshes beside the same one, from memory
-beside memcpy.
+"""rows_load.py - loading: from disk compared with fio, by other meshes with the same one, from
+memory with memcpy.
 
-Cold means: ckptd was started anew, so nothing is in its memory (which it has taken before the clock
-runs), and it reads with O_DIRECT, past the page cache. Every load is verified by ckptd as always.
-Once per row and program the state is wiped, found to be wrong, loaded, and found to be right,
-element by element. A load from disk is measured only when ckptd read each byte of the checkpoint
-exactly once, by its own count, and the kernel counts no more reads of its process than that and
-headers and tables.
+Cold means: ckptd was restarted, so nothing is in its memory (which it has allocated before the
+clock starts), and it reads with O_DIRECT, past the page cache. Every load is verified by ckptd as
+always. Once per row and program the state is wiped, checked to be wrong, loaded, and checked to be
+right, element by element. A load from disk is measured only when ckptd read each byte of the
+checkpoint exactly once, by its own count, and the kernel counts no more reads of its process than
+the checkpoint with headers and tables.
 """
 import json
 
@@ -18,7 +18,8 @@ READ_MAX = 1.01  # bytes that a load may read from the device, over those of the
 
 
 def checked(program):
-    """The first load of a program, compared with what was saved; can the comparison fail?"""
+    """The first load of a program, compared with the saved state; also checks that the comparison
+    can fail."""
     program.ask("wipe")
     if program.ask("check")["equal"]:
         raise RuntimeError("a wiped state passes the check")

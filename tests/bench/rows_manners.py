@@ -1,9 +1,10 @@
-"""rows_manners.py - what saves cost the computing beside them, with ckptd's manners and without.
+"""rows_manners.py - the cost of saves for concurrent computing, with ckptd's throttling and
+without.
 
 A loop on all cores (manners.c) is timed alone and while checkpoints of 1 GiB are saved back to
 back. Rows _memory and _compute: the slowdown (the quotient of the two times) of the loop's parts
-beside a ckptd with manners, and beside one without. Manners make saves longer, so in the same time
-fewer are made: row _save is the seconds that the loop loses for one. No goals are set.
+beside a ckptd with throttling, and beside one without. Throttling makes saves longer, so in the
+same time fewer are made: row _save is the seconds that the loop loses for one. No goals are set.
 """
 import glob
 import os
@@ -20,7 +21,7 @@ POOL = ("--memory.pool_bytes", "1280MiB", "--memory.segment_bytes", "64MiB")
 
 
 class Loop:
-    """The loop beside a ckptd of its own; its samples, one for each pair."""
+    """The loop beside its ckptd; the samples, one for each pair."""
 
     def __init__(self, bench, name, *options):
         self.server, address, self.store = bench.start_ckptd(name, *POOL, *options)

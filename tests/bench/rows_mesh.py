@@ -1,21 +1,22 @@
-"""rows_mesh.py - what the canonical order, its blocks and recomputation cost.
+"""rows_mesh.py - the cost of the canonical order, of its blocks and of recomputation.
 
 The model has one layer of the 110M preset, but 16 heads, which eight blocks divide, and leaves of
-2,048 tokens: every layer costs the same. Beside recomputation, which is of layers alone, it has
-two. The vocabulary of 4,096 keeps the output's share near that of the whole preset: 30 % of the
+2,048 tokens: every layer costs the same. For recomputation, which affects only layers, it has two.
+The vocabulary of 4,096 keeps the output's share near that of the whole preset: 30 % of the
 parameters that multiply with one layer, 18 % with two, 22 % with its twelve and 32,000. With
 --quick it is the tiny model in leaves of 256: does it run?
 
-Costs of a few percent are less than what others on a machine do to the time of a step. So both
-sides are in one process (steps.c), where their steps alternate, each with a thread a rank, and the
-figure is CPU seconds: waiting for a core is not in them. On a machine whose cores are all busy,
-which training is, they are the time of a step. They do not show how well waiting is hidden, which
-unit/trainer_overlap.c does. Blocks and recomputation change what is computed: a sample is a step.
+Costs of a few percent are less than the disturbance of a step by other processes. So both sides are
+in one process (steps.c), where their steps alternate, each with one thread per rank. The figure is
+CPU seconds, without waits for a core. When all cores are busy, as in training, they are the time of
+a step. They do not show how well waiting is hidden; unit/trainer_overlap.c tests that. Blocks and
+recomputation change the computation: a sample is a step.
 
-The order of sums changes nothing of that. Its cost is in the other CPU seconds (packing, messages,
-folds, gathers, norm), which the clocks of threads tell apart. So a sample of order_* is a leaf: its
-exchange and folds, its part of what a step has once, and for either side the same compute, the mean
-of both. What a noisy machine does to equal computing is then no cost of the order.
+The order of sums does not change the computation. Its cost is in the other CPU seconds (packing,
+messages, folds, gathers, norm), which the clocks of threads measure separately. So a sample of
+order_* is a leaf: its exchange and folds, its part of the work that a step does once, and for
+either side the same compute, the mean of both. Noise in equal computing is then no cost of the
+order.
 """
 from measure import Program
 

@@ -1,15 +1,15 @@
-"""rows_nodes.py - what bytes between nodes cost beside the barest stream of the same bytes.
+"""rows_nodes.py - the cost of bytes between nodes compared with a bare stream of the same bytes.
 
 `remote_*`: ranks whose node has no ckptd save into another's, over TCP and over TLS 1.3: from the
 first rank's begin until the last one may change its state, which is when ckptd holds every byte and
-has proven it. `remote_load_*`: they load it again. The reference, bench/stream, moves as many bytes
-over as many connections from memory to memory, without a hash, a name or a place in a checkpoint.
-`peer_fetch`: ranks load from a ckptd that has nothing what another node's has, over TLS.
-`replication`: the second node's copy of each save at the default pace, its rate and its cost. No
-rank waits for it: a copy that is waited for goes as fast as it can.
-`load_scattered`: ranks of a fourth node load what lies on the disks of three. `node_loss`: from
-kill -9 of a node, its ckptd and its ranks, to the end of the first new step on another.
-All go over the loopback, where no link is the limit: the figures are those of the processors.
+has verified it. `remote_load_*`: they load it again. The reference, bench/stream, moves as many
+bytes over as many connections from memory to memory, without a hash, a name or a place in a
+checkpoint. `peer_fetch`: ranks load a checkpoint that only another node has from a ckptd with an
+empty store, over TLS. `replication`: the second node's copy of each save at the default pace, its
+rate and its cost. No rank waits for it: a copy that a rank waits for runs at full speed.
+`load_scattered`: ranks of a fourth node load shards from the disks of three. `node_loss`: from kill
+-9 of a node, its ckptd and its ranks, to the end of the first new step on another. All go over the
+loopback, where no link is the limit: the figures are those of the processors.
 """
 import json
 import os
@@ -23,7 +23,7 @@ from measure import Program, Row, say
 from rows_train import RESTART, START, data_110m, seconds_since_epoch, wait_for
 
 MIB, QUICK_MIB, RANKS = 2048, 256, 2
-CONNECTIONS_EACH = 4  # of a rank, unless it is told (proto/bulk/bulk.h)
+CONNECTIONS_EACH = 4  # of a rank, by default (proto/bulk/bulk.h)
 SEGMENT_MIB = 32
 GOAL, PAIRS = 0.85, 15
 CERTIFICATES = os.path.join(os.path.dirname(__file__), "../../deploy/certificates")
@@ -54,7 +54,7 @@ class Authority:
 
 
 def room(mib):
-    """Memory for two images and what segments leave unused; two checkpoints on the disk."""
+    """Memory for two images and the unused space of segments; two checkpoints on the disk."""
     segments = mib * 5 // 2 // SEGMENT_MIB + 1
     return ("--memory.pool_bytes", f"{segments * SEGMENT_MIB}MiB",
             "--memory.segment_bytes", f"{SEGMENT_MIB}MiB", "--retention.keep_last", "2")
@@ -122,7 +122,7 @@ def row_remote_tls(bench):
 
 
 class Cluster:
-    """Nodes that know each other. Ranks save into the first `savers`, over shared memory."""
+    """Nodes that are peers. Ranks save into the first `savers`, over shared memory."""
 
     def __init__(self, bench, name, *options, nodes=2, savers=1, mib=0):
         self.bench, self.name, self.options = bench, name, options
@@ -159,7 +159,7 @@ class Cluster:
                        str(self.mib), "rows")
 
     def knows(self, server):
-        """Waits until a node lists what the first one has saved last."""
+        """Waits until a node lists the first one's last save."""
         step = self.newest(self.servers[0])
         while self.newest(server) != step:
             time.sleep(0.05)
@@ -173,7 +173,7 @@ class Cluster:
         return sum(map(self.bench.cpu_of, self.processes))
 
     def fetched(self, saver):
-        """GiB per second of a load of what only the other node has."""
+        """GiB per second of a load from the other node alone."""
         saver.ask("save")
         self.knows(self.servers[1])
         reader = self.program(self.servers[1])

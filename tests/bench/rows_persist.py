@@ -1,10 +1,10 @@
-"""rows_persist.py - saving: from the copy to the committed checkpoint, beside fio.
+"""rows_persist.py - saving: from the copy to the committed checkpoint, compared with fio.
 
 Ours: from the call that begins the save to the answer that the checkpoint is committed: copy,
-checksums, reserving and writing the files, their sync, names and manifest. Beside it fio writes as
-many bytes to as many files, with the same block size and depth, until they are synced (fsync; ckptd
-ends with fdatasync, as sizes are final, and syncs the names, too). Both write new files; what older
-ones left is removed, and that is on disk, before the clock runs.
+checksums, reserving and writing the files, their sync, names and manifest. As the reference fio
+writes as many bytes to as many files, with the same block size and depth, until they are synced
+(fsync; ckptd ends with fdatasync, as sizes are final, and syncs the names, too). Both write new
+files; older ones are removed, durably, before the clock starts.
 """
 import os
 import shutil
@@ -142,14 +142,14 @@ def row_persist_cpu(bench):
 
 
 FIRST_REPEAT = 5
-# Before a save that is timed: what the last one or the start left ckptd to do is over, as it is in
-# a run, whose first save comes a step after its start.
+# Before a timed save: the work that the last one or the start left to ckptd is over, as it is in a
+# run, whose first save comes a step after its start.
 FIRST_PAUSE = 0.5
 
 
 def row_first_save(bench):
     """the first save of a new process through a new ckptd, beside later ones of the same"""
-    found = []  # seconds of the first and of a later save, by what ends them
+    found = []  # seconds of the first and of a later save, by their end points
 
     def first():
         """Means of a few; the later saves of the same processes come with them."""

@@ -1,9 +1,9 @@
 """rows_scale.py - the control path at its largest: 16,384 ranks of 405B, 10,000 checkpoints.
 
 The figures themselves are compared with the goals; only the growth is a ratio, of two sizes. Ranks
-are simulated, what decides about them is not (scale_commit.c, scale_plan.c, scale_model.h); the
-checkpoints are small but genuine (scale_store.c), on disk: `ckpt-cli verify` proves one first.
-Those of 4.9 TB have genuine headers and tables around a hole.
+are simulated, the code that decides about them is real (scale_commit.c, scale_plan.c,
+scale_model.h). The checkpoints are small but genuine (scale_store.c), on disk: `ckpt-cli verify`
+verifies one first. Those of 4.9 TB have genuine headers and tables around a hole.
 """
 import json
 import math
@@ -99,7 +99,7 @@ def row_plan_16k(bench):
                                for mesh, answers in of_mesh.items()))
     yield Row("plan_16k_parse", "ms", [1e3 * saved[-1]["parse_seconds"]], direction="lower",
               note=f"the manifest's {saved[-1]['bytes']} bytes, hashes and checks included")
-    # n: the slices that were saved, all of which one reader of everything wants.
+    # n: the saved slices, all of which one reader of everything wants.
     all_of = [program.ask("all") for program in programs]
     n_log_n = [answer["boxes"] * math.log(answer["boxes"]) for answer in all_of]
 

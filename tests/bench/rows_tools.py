@@ -1,9 +1,9 @@
-"""rows_tools.py - the offline tools, cold, beside fio doing the same reads and writes.
+"""rows_tools.py - the offline tools, cold, compared with fio doing the same reads and writes.
 
-A checkpoint lies on the disk as ckptd left it; that ckptd has ended, so nothing is in its memory,
-and both sides pass the page cache by. Ours is the whole run of ckpt-cli, from start to exit:
-reading the manifest, checking, syncing and committing included. fio's time is that of its transfers
-and syncs alone.
+A checkpoint lies on the disk as ckptd wrote it; that ckptd has ended, so nothing is in its memory,
+and both sides bypass the page cache. Ours is the whole run of ckpt-cli, from start to exit: reading
+the manifest, checking, syncing and committing included. fio's time is that of its transfers and
+syncs alone.
 """
 import json
 import os
@@ -34,7 +34,7 @@ class Stored:
         self.mib = round(self.bytes / 2**20)
 
     def run(self, command, *options):
-        """(seconds, what it printed, its peak of resident memory in MiB) of one run of ckpt-cli."""
+        """(seconds, its output, its peak of resident memory in MiB) of one run of ckpt-cli."""
         name = [] if command == "list" else [self.name]
         began = time.monotonic()
         process = subprocess.Popen(
@@ -80,7 +80,7 @@ def row_convert_bf16_and_export(bench):
 
     def convert():
         shutil.rmtree(target, ignore_errors=True)
-        os.sync()  # what removing costs is over before the clock runs
+        os.sync()  # removals are over before the clock starts
         seconds, _, peak = stored.run("convert", "--output", target, "--dtype", "bf16")
         peaks["convert"].append(peak)
         return stored.bytes / seconds / 1e9

@@ -1,4 +1,4 @@
-"""rows_train.py - the trainer: what a save and a restart cost; its rate."""
+"""rows_train.py - the trainer: the cost of a save and of a restart; its rate."""
 import datetime
 import glob
 import os
@@ -70,11 +70,11 @@ def train(bench, run, *options):
 # tokens a step (GPT-2's had 500,000), so a save is a smaller share of its step than here.
 # The state is 3 x 4 bytes x 110.5 M = 1.33 GB; ckptd has memory for two images of it.
 #
-# A machine's speed wanders by more than a save costs. So what is compared is short: the micro-steps
-# that a save overlaps, from the end of the step before to the first one that ends after the
-# commit, beside the same ones of the next step, which no save overlaps; and, as the measure of how
-# the speed wandered between the two, LOST_BEHIND times as many micro-steps behind them in both. To
-# it comes what the update waited for the copy.
+# A machine's speed varies by more than the cost of a save. So the compared times are short: the
+# micro-steps that a save overlaps, from the end of the step before to the first one that ends after
+# the commit, and the same ones of the next step, which no save overlaps. To measure the drift
+# between the two, LOST_BEHIND times as many micro-steps after them are compared, too. The update's
+# wait for the copy is added.
 LOST_MICRO_STEPS = 32
 LOST = ["--training.seq_len", "256", "--training.local_batch_size", "1",
         "--canonical.micro_batches", str(LOST_MICRO_STEPS),
@@ -155,7 +155,8 @@ class SavedSteps:
         return sum(1 for mark in self.marks[step] if mark < self.commits[step - 1][0])
 
     def lost(self, step):
-        """Seconds that the save at the beginning of `step` cost, beside the step behind it."""
+        """Seconds that the save at the beginning of `step` cost, compared with the step after
+        it."""
         saved = self.overlapped(step)
         behind = min(LOST_BEHIND * saved, LOST_MICRO_STEPS - saved)
         if behind < 1:
@@ -221,7 +222,7 @@ def row_lost_save_full(bench):
 # less time to change its speed within a pair.
 RESTART = ["--training.seq_len", "32", "--canonical.micro_batches", "4",
            "--lr_scheduler.warmup_steps", "1000"]
-# What deploy/launch gives mpirun.
+# The arguments of deploy/launch for mpirun.
 MPIRUN = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle",
           "0", "--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca",
           "btl_vader_single_copy_mechanism", "none", "--mca", "plm", "isolated"]
@@ -277,14 +278,14 @@ class Restarts:
                                              for end in (".dir", ".out", ".ranks"))
         os.environ["HOLDFAST_BIN"] = bench.build
         write(self.ranks, "4")
-        # --healthy 0: each kill stands for the first one of a run that was healthy. The launcher
-        # waits only when failures follow each other, which these kills do not stand for.
+        # --healthy 0: each kill represents the first one of a healthy run. The launcher waits only
+        # after successive failures, which these kills do not represent.
         command = ["deploy/launch", "--config", "deploy/main-job.toml", "--ranks-file", self.ranks,
                    "--server", server, "--healthy", "0", "--dir", self.folder, "--", "--job.run",
                    run, *data_110m(bench), *RESTART, "--training.steps", "1000",
                    "--checkpoint.enable_first_step_checkpoint", "--checkpoint.interval", "1000",
                    "--checkpoint.async_mode", "async_with_pinned_mem"]
-        with open(self.log, "w") as output:  # a group of its own: nothing of it can be left behind
+        with open(self.log, "w") as output:  # a separate group: no process of it can be left
             self.launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL,
                                              stdout=output, stderr=subprocess.STDOUT,
                                              start_new_session=True)
@@ -299,10 +300,10 @@ class Restarts:
         self.launcher.wait()
         self.bench.end(self.ckptd)
         shutil.rmtree(self.store)
-        os.sync()  # nothing of this is left to be done beside what is measured next
+        os.sync()  # no work of this row is left while the next is measured
 
     def resume_on(self, ranks):
-        """When all ranks were killed, and what the trainer says of the start after it."""
+        """When all ranks were killed, and the trainer's output about the start after it."""
         write(self.ranks, str(ranks))
         killed = time.time()
         kill_ranks(f"{self.folder}/start-{self.starts}", self.run)

@@ -1,21 +1,21 @@
-/* scale_commit.c - what a commit costs the coordinator when a 405B model has 16,384 ranks.
+/* scale_commit.c - the coordinator's cost of a commit when a 405B model has 16,384 ranks.
  *
  *     scale_commit STORE PP DP TP
  *
- * ckptd's own code runs: the state machine (machines/commit.c), what performs it (save/save.c,
- * save/publish.c), the manifest (proto/format/manifest.c), the catalog, a loop with workers and a
- * store on disk. What is left out is what the ranks' own nodes do: sessions, rings, hashing and
- * writing of shards. So the images here have the digests, the tables and the geometry of real ones,
- * but no bytes.
+ * ckptd's own code runs: the state machine (machines/commit.c), the code that performs it
+ * (save/save.c, save/publish.c), the manifest (proto/format/manifest.c), the catalog, a loop with
+ * workers and a store on disk. The work of the ranks' own nodes is left out: sessions, rings,
+ * hashing and writing of shards. So the images here have the digests, the tables and the geometry
+ * of real ones, but no bytes.
  *
  * The command "commit" on stdin begins, ends and makes durable the shards of every rank, in that
  * order, and is answered when the checkpoint is committed: CPU seconds of the whole process (and of
  * the service thread alone), seconds by the clock, bytes of the manifest. Making the images of the
- * next save is not counted; setting free those of the one before, which ckptd does then, is.
- * "plan" answers what was spent before: planning, and the places of every rank. "shards" makes the
- * files of the newest checkpoint: header and checksum table as every reader wants them, and a hole
- * where the data is, which is read as nought and has no right checksum. So all that can be proved
- * without reading the data is there. */
+ * next save is not counted; freeing those of the one before, which ckptd does then, is. "plan"
+ * answers the time spent before: planning, and the places of every rank. "shards" makes the files
+ * of the newest checkpoint: header and checksum table as every reader wants them, and a hole in the
+ * place of the data, which reads as zeros and has no right checksum. So everything that can be
+ * verified without the data is there. */
 #include "ckptd/core/history.h"
 #include "ckptd/core/hooks.h"
 #include "tests/bench/bench.h"
@@ -76,7 +76,7 @@ static void open_attempt(void)
     run->coordinator->attempt->world_size = model_ranks(mesh);
 }
 
-/* What ckptd does when the ranks describe themselves (session.c). */
+/* ckptd's work when the ranks describe themselves (session.c). */
 static void plan_group(void)
 {
     uint32_t ranks = model_ranks(mesh);

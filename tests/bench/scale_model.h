@@ -1,5 +1,5 @@
-/* scale_model.h - the slices of a 405B Llama on any mesh of pp, dp_shard and tp: what the measuring
- * programs of the control path have in common. Nothing of the model's 4.9 TB is allocated.
+/* scale_model.h - the slices of a 405B Llama on any mesh of pp, dp_shard and tp: shared by the
+ * measuring programs of the control path. None of the model's 4.9 TB is allocated.
  *
  * Per parameter three tensors of fp32: the weight, exp_avg and exp_avg_sq. Cuts are those of
  * torchtitan: layers in runs of consecutive ones over pp; attention and feed-forward by columns and

@@ -1,12 +1,12 @@
-/* scale_nodes.c - what a commit costs the coordinator when the ranks are on many nodes.
+/* scale_nodes.c - the coordinator's cost of a commit when the ranks are on many nodes.
  *
  *     scale_nodes PP DP TP
  *
- * The ranks are simulated, eight on a node; what decides about them and the messages are real
- * (tests/unit/sim_scale.h). The command "commit" on stdin saves the next step, and is answered when
- * every node has heard that it is committed: CPU seconds of both ends, the packing of messages
- * included; messages and their bytes; and the bytes of the manifest, of those that the coordinator
- * sent, and of those that went from node to node. */
+ * The ranks are simulated, eight on a node; the code that decides about them and the messages are
+ * real (tests/unit/sim_scale.h). The command "commit" on stdin saves the next step, and is answered
+ * when every node has heard that it is committed: CPU seconds of both ends, with the packing of
+ * messages; messages and their bytes; and the bytes of the manifest, of the copies that the
+ * coordinator sent, and of those from node to node. */
 #include "tests/bench/bench.h"
 #include "tests/unit/sim_scale.h"
 

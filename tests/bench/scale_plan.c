@@ -1,4 +1,4 @@
-/* scale_plan.c - how long planning takes for a 405B model on thousands of ranks.
+/* scale_plan.c - the time of planning for a 405B model on thousands of ranks.
  *
  *     scale_plan
  *

@@ -1,10 +1,10 @@
-/* scale_store.c - a store with thousands of small checkpoints, as ckptd would have left it.
+/* scale_store.c - a store with thousands of small checkpoints, as ckptd writes it.
  *
  *     scale_store DIRECTORY COUNT
  *
  * Manifests and shards are genuine: made by the writers of the formats, with every checksum and
- * digest right, so `ckpt-cli verify` proves any of them. RUNS runs; each was started ATTEMPTS
- * times, and every start went back behind the newest step of the one before, as after a failure.
+ * digest right, so `ckpt-cli verify` accepts any of them. RUNS runs; each was started ATTEMPTS
+ * times, and every start resumed before the newest step of the start before, as after a failure.
  * Two ranks, a layer of a tiny model with its moments. Prints one JSON line. The files are synced
  * at the end, all at once. */
 #include "proto/base/report.h"

@@ -2,14 +2,14 @@
  *
  *     steps OPTION... -- OPTION...
  *
- * The options are the trainer's. Command on stdin: `step`, answered with {"a", "b"}: what a step of
- * either took. `cpu`: seconds of all threads of the process, of which nothing else runs meanwhile;
- * `wall`; `compute`: CPU seconds that forwards, losses and backwards had of their threads;
- * `leaves`: per leaf those that the exchange and the folds had, on all ranks. Tokens are all 0.
- * Kernels have a thread a rank, else what they compute is not their caller's.
+ * The options are the trainer's. Command on stdin: `step`, answered with {"a", "b"}: the times of a
+ * step of either. `cpu`: seconds of all threads of the process, in which nothing else runs
+ * meanwhile; `wall`; `compute`: CPU seconds of the threads in forwards, losses and backwards;
+ * `leaves`: per leaf those in the exchange and the folds, on all ranks. Tokens are all 0. Kernels
+ * have one thread per rank; otherwise their work is not charged to the caller.
  *
- * In turns within a process: both sides have the same memory, code and clock rate, and what others
- * do on the machine moves both. CPU seconds: waiting for a core is not in them. */
+ * In turns within a process: both sides have the same memory, code and clock rate, and other
+ * processes on the machine affect both. CPU seconds do not include waits for a core. */
 #include "tests/bench/bench.h"
 
 #include "proto/base/report.h"
@@ -24,7 +24,7 @@
 #define RANKS_MAX 16
 #define LEAVES_MAX 256
 
-/* What a rank's operations had of their threads, in seconds. */
+/* CPU seconds of a rank's threads in its operations. */
 struct spent {
     double compute, leaves[LEAVES_MAX];
     double begin[NUM_LANES]; /* of the operation that a lane is at */
@@ -33,7 +33,7 @@ struct spent {
 struct side {
     struct config config;
     pthread_t thread;
-    pthread_barrier_t gate; /* of its ranks and main(): before a step, and behind it */
+    pthread_barrier_t gate; /* of its ranks and main(): before a step, and after it */
     bool is_over;
     struct spent spent[RANKS_MAX];
     uint32_t num_leaves; /* of a rank */
@@ -142,7 +142,7 @@ int main(int argc, char **argv)
 {
     static struct side sides[2];
     char command[16];
-    int middle = 1, first = 0; /* who begins alternates */
+    int middle = 1, first = 0; /* the side that begins alternates */
     while (middle < argc && strcmp(argv[middle], "--") != 0)
         middle++;
     BENCH_TRY(middle == argc, "usage: steps OPTION... -- OPTION...");

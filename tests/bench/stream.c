@@ -1,10 +1,10 @@
 /* stream.c - the same bytes from one process's memory into another's, over TCP or TLS 1.3, and
- * nothing else: what the bulk plane is measured against.
+ * nothing else: the reference for the bulk plane.
  *
  *     stream MIB CONNECTIONS [DIRECTORY]
  *
  * DIRECTORY has certificate.pem and key.pem: then every connection is TLS 1.3 with OpenSSL's first
- * cipher. The receiver is another process. No hash is made and nobody is identified.
+ * cipher. The receiver is another process. No hash is computed and no client is identified.
  *
  * Command on stdin, answered with one JSON line:
  *
@@ -36,7 +36,7 @@ struct end {
 static struct end ends[CONNECTIONS_MAX];
 static uint32_t num_ends;
 
-/* Moves up to `bytes` into `to`, or out of `from`; what was moved. */
+/* Moves up to `bytes` into `to`, or out of `from`; returns the number moved. */
 static size_t move(struct end *end, void *to, const void *from, size_t bytes)
 {
     int most = (int)(bytes < WRITE_BYTES ? bytes : WRITE_BYTES);

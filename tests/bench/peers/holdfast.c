@@ -1,9 +1,9 @@
-/* holdfast.c - libckpt for a rank that is written in Python: what tests/bench/peers/savers.py calls
+/* holdfast.c - libckpt for a rank in Python: tests/bench/peers/savers.py calls these functions
  * through ctypes. Scalars and pointers only, so that no struct is described twice.
  *
  * One rank per process. Tensors are F32 and two-dimensional, and cut on their rows; their memory is
- * the caller's (PyTorch's) and stays valid until bench_close. Functions return what libckpt
- * returned; bench_error is the line that explains it, to the thread that called. */
+ * the caller's (PyTorch's) and stays valid until bench_close. Functions return libckpt's result;
+ * bench_error is the line that explains it, for the calling thread. */
 #include "clients/ckpt.h"
 
 #include <stddef.h>
@@ -61,7 +61,7 @@ int bench_copy(uint64_t step)
     if (rc != 0)
         return rc;
     for (uint32_t i = 0; i < self.num_tensors; i++)
-        (void)ckpt_save_copy(save, i); /* the first failure is what save_end returns */
+        (void)ckpt_save_copy(save, i); /* save_end returns the first failure */
     return ckpt_save_end(save);
 }
 

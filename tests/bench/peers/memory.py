@@ -1,8 +1,8 @@
-"""memory.py - what a process and its children keep in memory."""
+"""memory.py - the memory of a process and its children."""
 
 
 def memory_of(pid):
-    """Bytes of a process and of those it started; of what several map, each has a part."""
+    """Bytes of a process and of its children; shared mappings count in parts."""
     total, waiting = 0, [pid]
     while waiting:
         pid = waiting.pop()

@@ -1,8 +1,8 @@
 """rows_peers.py - Holdfast beside PyTorch's own checkpointing and safetensors.
 
 Both sides are the same processes (worker.py): ranks of PyTorch, joined by gloo, whose tensors are
-saved, loaded and trained on; a row's two sides differ in the saver alone. All files lie in the
-folder of the bench, on one file system. README.md tells the method and the peers' settings.
+saved, loaded and trained on; a row's two sides differ only in the saver. All files lie in the
+folder of the bench, on one file system. README.md describes the method and the peers' settings.
 """
 import ctypes
 import glob
@@ -79,8 +79,8 @@ class Job:
         return self.answers()
 
     def new_path(self, saver):
-        """A folder that does not exist; the saver's older one is removed, of ours what is older
-        than the newest, and the disk is quiet."""
+        """A folder that does not exist. The saver's older one is removed, of ours all except the
+        newest, and the disk is quiet."""
         old = sorted(glob.glob(os.path.join(self.ours, "step-*")))[:-1] if saver == OURS else \
             [path for path in [self.paths.get(saver, "")] if os.path.exists(path)]
         for path in old:
@@ -118,7 +118,7 @@ class Job:
 # ---- a cold cache ----
 
 def evict(folder):
-    """Takes every file below `folder` out of the page cache, and looks whether it is gone."""
+    """Evicts every file below `folder` from the page cache, and checks that."""
     for parent, _, names in os.walk(folder):
         for name in names:
             descriptor = os.open(os.path.join(parent, name), os.O_RDONLY)
@@ -170,7 +170,7 @@ LOAD_CANDIDATES = {"torch_save": [{"mmap": False}, {"mmap": True}]}
 # ---- rows ----
 
 def limit(bounds, theirs):
-    """What the machine allows, as a multiple of the peer's."""
+    """The machine's limit, as a multiple of the peer's figure."""
     return statistics.median(bounds) / statistics.median(theirs)
 
 
@@ -234,9 +234,9 @@ class Reader:
 
 
 def load_row(bench, name, reader, job, run, peer, path):
-    """Ours and the peer's load of the same state by the ranks of `job`, and the disk beside. The
-    reference of a pair is what the goal asks for: the less of LOAD_GOAL times the peer's rate and
-    LOAD_FIO_GOAL of fio's."""
+    """Ours and the peer's load of the same state by the ranks of `job`, and the disk. The reference
+    of a pair is the goal's rate: the less of LOAD_GOAL times the peer's rate and LOAD_FIO_GOAL of
+    fio's."""
     settings, tried, disk, theirs = {}, "", [], []
     if peer in LOAD_CANDIDATES:
         settings, tried = best(lambda s: job.load(peer, path, **s), LOAD_CANDIDATES[peer])

@@ -1,10 +1,11 @@
-"""rows_plugin.py - holdfast.dcp, the plug-in of torch's DCP, beside torch's own ways of saving.
+"""rows_plugin.py - holdfast.dcp, the plug-in of torch's DCP, compared with torch's own ways of
+saving.
 
 Both sides are the same ranks and the same DTensors (worker.py), of 1 and 4 GiB on two and four
 ranks. `held` is how long training may not change the tensors: until all of them are copied, or
-written where the saver copies nothing. `durable` is until every file is synced. Nothing runs
-beside a save. `memory` is what a kept state costs beside itself: of the ranks, their children and
-ckptd, shared pages in parts. PLUGIN_MIB, PLUGIN_RANKS and PLUGIN_ROUNDS choose a part.
+written where the saver copies nothing. `durable` is until every file is synced. Nothing runs during
+a save. `memory` is the memory of a kept state in addition to the state: of the ranks, their
+children and ckptd, shared pages in parts. PLUGIN_MIB, PLUGIN_RANKS and PLUGIN_ROUNDS choose a part.
 """
 import os
 
@@ -20,10 +21,10 @@ def numbers(name, default):
 
 SIZES, WORLDS = numbers("PLUGIN_MIB", "1024,4096"), numbers("PLUGIN_RANKS", "2,4")
 ROUNDS = numbers("PLUGIN_ROUNDS", "7")[0]
-SPARE_MIB, SPARE = 32, 2  # of a pool, for what images leave of segments: so many per rank
+SPARE_MIB, SPARE = 32, 2  # of a pool, for the space that images leave in segments: so many per rank
 ALL_MIB, FEW = 1024, ("dcp", "dcp_async_process")  # of larger states, as memory is short
 OURS = "plugin"
-# Who is beside it, and whether it copies the state twice: into memory, then into files.
+# The compared saver, and whether it copies the state twice: into memory, then into files.
 PEERS = {"dcp": False, "dcp_safetensors": False, "dcp_async_thread": True,
          "dcp_async_process": True, "next": True}
 HELD_GOAL, HELD_TWICE_GOAL, DISK_GOAL, LOAD_GOAL, LOAD_FIO_GOAL = 1.0, 0.5, 1.1, 1.5, 0.9
@@ -50,7 +51,7 @@ class PluginJob(Job):
         return sum(answer["bytes"] for answer in self.ask("memory"))
 
     def costs(self, saver):
-        """Of a first save: what is kept after it, as a part of the state."""
+        """Of a first save: the memory kept after it, as a part of the state."""
         before = self.memory()
         self.hold(saver)
         daemon = memory_of(self.daemon.pid) if saver.startswith(OURS) else 0
@@ -65,7 +66,7 @@ class PluginJob(Job):
 
 
 def rounds(bench, job, savers):
-    """{saver: [(held, durable)]}, in turns, and what fio takes for as many bytes."""
+    """{saver: [(held, durable)]}, in turns, and fio's time for as many bytes."""
     taken, disk = {saver: [] for saver in savers}, []
     for _ in range(3 if bench.quick else ROUNDS):
         for saver in savers:
@@ -135,7 +136,7 @@ def row_plugin_memory(bench):
 
 
 def load_rows(bench, name, job, run, saved_by, peers):
-    """`job` loads what `saved_by` saved, by ours and by each peer, cold."""
+    """`job` loads the checkpoint of `saved_by`, by ours and by each peer, cold."""
     for peer in peers:
         path, rates = saved_by.paths[peer], []
         row = Row(f"plugin_{name}_{peer}", "GB/s", [], [], "higher", LOAD_GOAL)

@@ -1,9 +1,10 @@
-"""rows_steps.py - whole training steps on CPUs beside the same model in PyTorch, compiled or not.
+"""rows_steps.py - whole training steps on CPUs compared with the same model in PyTorch, compiled or
+not.
 
-The peer is tests/cuda/torch_steps.py, the step that the rows of GPUs stand beside; of its two ways
-the faster one, by a run of each, is taken. Both sides compute in float32 with all cores, on one
-process, the same shape, and as many tokens a step; both update with AdamW and a clipped norm. Rows
-with _avx2 hold both to AVX2, with whatever libraries PyTorch calls.
+The peer is tests/cuda/torch_steps.py, which the rows of GPUs compare with, too; the faster of its
+two ways, by a run of each, is used. Both sides compute in float32 with all cores, on one process,
+the same shape, and as many tokens a step; both update with AdamW and a clipped norm. Rows with
+_avx2 hold both to AVX2, with whatever libraries PyTorch calls.
 """
 import functools
 import json

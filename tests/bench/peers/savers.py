@@ -31,8 +31,8 @@ TENSOR_MIB = ROWS * COLUMNS * 4 >> 20
 
 
 def on_pages(tensor):
-    """A copy of the tensor that begins on a page, as O_DIRECT wants it, on huge ones if there are:
-    a disk takes fewer pieces of them."""
+    """A copy of the tensor that begins on a page, as O_DIRECT requires, on huge pages if possible:
+    a disk gets fewer segments then."""
     memory = mmap.mmap(-1, tensor.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     copy = torch.frombuffer(memory, dtype=tensor.dtype).view_as(tensor)
@@ -60,7 +60,7 @@ class State:
         return at.to(torch.float32).mul_(2.0**-24).view(self.num_rows, COLUMNS)
 
     def change(self, step):
-        """What stands for the optimizer's update: the first element of every tensor."""
+        """Simulates the optimizer's update: changes the first element of every tensor."""
         for tensor in self.local.values() if self.rank == 0 else ():
             tensor[0, 0] = step
 
@@ -69,7 +69,7 @@ class State:
             tensor.zero_()
 
     def is_whole(self, tensors):
-        """Do these hold what the constructor and change() made, all of one step?"""
+        """True when these hold the values of the constructor and change(), all of one step."""
         step = float(next(iter(tensors.values()))[0, 0])
         for index, name in enumerate(self.local):
             wanted = self.values(index)
@@ -152,9 +152,9 @@ class DcpAsync(Dcp):
 
 
 class Least:
-    """What every saver has to do beside the step, and no more: a thread copies the state into kept
-    memory, then some write that to one file, past the page cache, and sync it. Nothing is hashed,
-    nothing could be loaded."""
+    """The minimal work of every saver beside the step: a thread copies the state into kept memory,
+    then threads write it to one file, past the page cache, and sync it. Nothing is hashed, nothing
+    can be loaded."""
 
     def __init__(self, state):
         self.state = state
@@ -180,7 +180,7 @@ class Least:
 
 
 class Uncopied(Least):
-    """The write alone, from where the state lies: the update waits until all of it is on disk."""
+    """Only the write, from the state itself: the update waits until all of it is on disk."""
 
     def __init__(self, state):
         super().__init__(state)
@@ -192,9 +192,9 @@ class Uncopied(Least):
 
 
 class TorchSave(Blocking):
-    """torch.save of this rank's tensors into a file of its own, without the zip's CRC-32, then
-    fsync of the file and of its folder. A load gives new tensors (that a model takes over by
-    load_state_dict(assign=True)); or maps the file and copies into those that are there."""
+    """torch.save of this rank's tensors into its own file, without the zip's CRC-32, then fsync of
+    the file and of its folder. A load gives new tensors (that a model takes over by
+    load_state_dict(assign=True)); or maps the file and copies into existing ones."""
 
     def __init__(self, state, mmap=False):
         self.state, self.mmap = state, mmap
@@ -218,7 +218,8 @@ class TorchSave(Blocking):
 
 
 class Safetensors(Blocking):
-    """safetensors.torch.save_file likewise. load_file maps the file; what it maps is copied."""
+    """safetensors.torch.save_file likewise. load_file maps the file; the mapped tensors are
+    copied."""
 
     def __init__(self, state):
         self.state = state

@@ -1,11 +1,12 @@
-"""worker.py - one rank of a job in PyTorch. It holds a state and saves, loads and trains as told.
+"""worker.py - one rank of a job in PyTorch. It holds a state and saves, loads and trains on
+command.
 
     worker.py RANK WORLD RENDEZVOUS MIB LIBRARY SERVER RUN LOG
 
 RENDEZVOUS is a file that does not exist yet, MIB the size of the whole state, LIBRARY libckpt as
-built from holdfast.c, SERVER and RUN its ckptd and its run, LOG where all else goes that the
-libraries print. Commands are lines of JSON on stdin,
-each answered with one on stdout; those of all ranks must agree:
+built from holdfast.c, SERVER and RUN its ckptd and its run, LOG the file for other output of the
+libraries. Commands are lines of JSON on stdin, each answered with one on stdout; those of all ranks
+must agree:
 
     {"do": "save", "with": SAVER, "path": P}    {"began", "ended"}: until this rank is durable
     {"do": "load", "with": SAVER, "path": P}    {"began", "ended"}
