@@ -1,12 +1,11 @@
-/* fault.c - wraps another back-end and does to it what disks and power cuts do.
+/* fault.c - wraps another back-end and simulates failures of disks and power losses.
  *
- * Method. Every operation draws its fate from a seeded generator, in the order of the calls, so a
- * run with one calling thread is replayed exactly by its seed. Requests pass through one thread of
- * the wrapper: it holds them back for their delay, starts them in the wrapped back-end and calls
- * done().
+ * Method. The outcome of every operation comes from a seeded generator, in the order of the calls,
+ * so the seed replays a run with one calling thread exactly. Requests pass through one thread of
+ * the wrapper: it delays them, starts them in the wrapped back-end and calls done().
  *
- * Power loss. Data and names go to the wrapped back-end at once, so reads see them. What was not
- * synced of the data is kept by page (requests.c), of the names as a list of changes (names.c);
+ * Power loss. Data and names go to the wrapped back-end at once, so reads see them. Unsynced data
+ * is recorded by page (requests.c), unsynced names as a list of changes (names.c);
  * storage_fault_crash keeps, loses or tears it in the wrapped back-end.
  *
  * Limits. FAULT_OBJECT_BYTES_MAX per created object (it is held twice in memory). The reserved size
@@ -145,7 +144,7 @@ static void fault_close(struct storage *storage)
     pthread_mutex_unlock(&fault->mutex);
     pthread_join(fault->thread, NULL);
     free_objects(fault);
-    CHECK(fault->objects == NULL); /* who opened one has closed it */
+    CHECK(fault->objects == NULL); /* the holder of the descriptor has closed it */
     storage_close(fault->inner);
     fault_names_deinit(&fault->names);
     fault_free_requests(fault);
@@ -188,7 +187,7 @@ static int new_object(struct fault_object **out)
     return 0;
 }
 
-/* Stamps and both images are one piece of memory; what is never written of it costs nothing. */
+/* Stamps and both images are one mapping; pages that are never written cost nothing. */
 static int add_images(struct fault_object *object, uint64_t bytes)
 {
     if (bytes > FAULT_OBJECT_BYTES_MAX)
@@ -214,7 +213,7 @@ static int begin_object(struct fault *fault, struct fault_object **out, const ch
     return 0;
 }
 
-/* `error`: of what was done in between. */
+/* `error`: of the calls in between. */
 static int end_object(struct fault *fault, struct storage_object **out, struct fault_object *object,
                       int error)
 {
@@ -292,7 +291,7 @@ static int fault_sync_names(struct storage *storage, const char *prefix)
     return error;
 }
 
-/* Does a publish or a rename that fails do so at its end, when the name was there already? */
+/* True when a failing publish or rename fails at its end, after the name was made. */
 static bool is_late_failure(struct fault *fault)
 {
     pthread_mutex_lock(&fault->mutex);
@@ -338,7 +337,7 @@ static int fault_fetch(struct storage *storage, const char *key, void *data, siz
     return error;
 }
 
-/* No operation of its own: it is a question about names that list answers. */
+/* Not counted as an operation: list answers the same question about names. */
 static int fault_stamp(struct storage *storage, const char *prefix, uint64_t *out,
                        uint64_t *out_age_ms)
 {
@@ -371,7 +370,7 @@ static int fault_remove(struct storage *storage, const char *key)
     return error;
 }
 
-/* One that fails may have been carried out all the same: then its caller does not know. */
+/* A failed operation may have been carried out: its caller does not know. */
 static int fault_rename(struct storage *storage, const char *key, const char *other)
 {
     struct fault *fault = fault_of(storage);
@@ -472,7 +471,7 @@ const struct storage_ops storage_fault = {
     .sweep = fault_sweep,
 };
 
-/* Whoever links this file may open "fault:" stores. */
+/* Programs that link this file may open "fault:" stores. */
 __attribute__((constructor)) static void add_backend(void)
 {
     storage_add(&storage_fault);

@@ -1,8 +1,8 @@
-/* fault.h - private to fault: the wrapper and what is on its way through it.
+/* fault.h - private to fault: the wrapper and its requests under way.
  *
  * fault.c has the calls and the crash, requests.c the requests and the pages that they write,
- * holds.c the holds; names.h keeps the names that are not durable, settings.h what the wrapper is
- * told to do. */
+ * holds.c the holds; names.h keeps the names that are not durable, settings.h the wrapper's
+ * settings. */
 #ifndef HOLDFAST_TESTS_FAULT_FAULT_H
 #define HOLDFAST_TESTS_FAULT_FAULT_H
 
@@ -68,7 +68,7 @@ int fault_begin(struct fault *fault, const char *what, const char *key);
 
 uint64_t fault_draw(struct fault *fault);
 bool fault_chance(struct fault *fault, double rate);
-/* Counts an operation of the name `what` on that key ("": it has none); does it fail? */
+/* Counts an operation of the name `what` on that key ("": no key); true when it fails. */
 bool fault_operation_fails(struct fault *fault, const char *what, const char *key);
 
 /* ---- requests ---- */
@@ -78,8 +78,7 @@ void fault_submit(struct storage *storage, struct storage_request *request);
 void *fault_run(void *argument);
 /* Frees those that are kept for the next requests. */
 void fault_free_requests(struct fault *fault);
-/* The power is lost: decides what is on the disk of the pages that were not synced. The mutex is
- * held. */
+/* A power loss: decides which unsynced pages are on the disk. Call with the mutex held. */
 int fault_crash_pages(struct fault *fault, struct fault_object *object);
 
 /* ---- holds ---- */

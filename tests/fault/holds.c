@@ -1,5 +1,5 @@
-/* holds.c - of fault: small objects that are there as long as their holders. A release, or a crash,
- * takes the file away as far as its name was not durable; the list of names (names.h) knows that.
+/* holds.c - of fault: small objects that exist as long as their holders. A release, or a crash,
+ * removes the file unless its name was durable; the list of names (names.h) records that.
  */
 #include "tests/fault/fault.h"
 

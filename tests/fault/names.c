@@ -1,4 +1,4 @@
-/* names.c - names that a loss of power may undo; see the header.
+/* names.c - names that a power loss may undo; see the header.
  *
  * All work is done with the wrapped back-end's own functions, so any back-end can be wrapped. Lists
  * are short (what one checkpoint changes), look-ups walk them. */
@@ -186,7 +186,7 @@ static void move_key(char key[STORAGE_KEY_MAX + 1], const char *from, const char
     CHECK(snprintf(key, STORAGE_KEY_MAX + 1, "%s%s", to, rest) <= STORAGE_KEY_MAX);
 }
 
-/* What lay in `from` lies in `to`; what was renamed out of `from` as well goes back there. */
+/* An object in `from` is now in `to`; one that was renamed out of `from` returns there instead. */
 static void move_changes(struct fault_names *names, const char *from, const char *to)
 {
     for (struct name_change *change = names->changes; change != NULL; change = change->next) {
@@ -208,7 +208,7 @@ bool fault_names_hidden(const struct fault_names *names, const char *key)
     return false;
 }
 
-/* `key` is about to be made again: what was removed there cannot come back any more. */
+/* `key` is about to be created again: the removed object there cannot come back any more. */
 static int end_removal(struct fault_names *names, const char *key)
 {
     if (find_change(names, NAME_REMOVED, key) == NULL)
@@ -235,7 +235,7 @@ int fault_names_prepare(struct fault_names *names, const char *key)
         if (error != 0)
             return error;
     }
-    drop_those(names, came_from, key); /* nor what was renamed */
+    drop_those(names, came_from, key); /* nor a renamed one */
     return end_removal(names, key);
 }
 
@@ -297,7 +297,7 @@ int fault_names_remove(struct fault_names *names, const char *key)
         return error;
     if (find_change(names, NAME_CREATED, key) == NULL)
         return add_change(names, NAME_REMOVED, key, "");
-    /* It was never durable: gone is gone. */
+    /* It was never durable: after a crash it is gone. */
     error = remove_tree(names, key);
     if (error == 0)
         drop_changes(names, key);
@@ -388,8 +388,8 @@ static struct name_change *take_rename(struct fault_names *names)
     return change;
 }
 
-/* The last rename first, so that each finds what it moved where it left it. One that is kept keeps
- * the directories that were made for it, one that is undone those that it came from. */
+/* The last rename first, so that each finds its objects where it put them. A kept rename keeps the
+ * directories that were made for it, an undone one those that it came from. */
 static int crash_renames(struct fault_names *names, bool (*lose)(void *user), void *user)
 {
     struct name_change *change;
@@ -412,7 +412,7 @@ int fault_names_crash(struct fault_names *names, bool (*lose)(void *user), void 
     ERR_TRY(crash_renames(names, lose, user));
     while (names->changes != NULL) {
         struct name_change *change = names->changes;
-        /* A creation that is lost and a removal that is not: both times the name is gone. */
+        /* A lost creation, and a removal that is not lost: both times the name is gone. */
         bool gone = lose(user) == (change->kind == NAME_CREATED);
         int error = gone ? remove_tree(names, change->key) : 0;
         if (error != 0)

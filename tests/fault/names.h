@@ -1,12 +1,11 @@
-/* names.h - private to fault: which names would not survive a loss of power.
+/* names.h - private to fault: the names that a power loss may undo.
  *
  * The wrapped back-end does everything at once; this keeps the list of changes to names that no
- * sync_names has covered yet. A created name is there and listed; a crash may take it away. A
- * removed name is kept in the wrapped back-end and hidden; a crash may bring it back, a sync
- * removes it for good. A renamed one has its new name; until both directories were synced a crash
- * may give it back the old one: it is under one of the two, as a journal has it, never under none.
- * Changes of what lies in a renamed directory move with it.
- * Threads: none of its own; fault holds one mutex around every call. */
+ * sync_names has covered yet. A created name is there and listed; a crash may remove it. A removed
+ * name is kept in the wrapped back-end and hidden; a crash may bring it back, a sync removes it for
+ * good. A renamed one has its new name. Until both directories were synced a crash may restore the
+ * old one: as with a journal it has one of the two. Changes inside a renamed directory move with
+ * it. Threads: fault holds one mutex around every call. */
 #ifndef HOLDFAST_TESTS_FAULT_NAMES_H
 #define HOLDFAST_TESTS_FAULT_NAMES_H
 
@@ -38,8 +37,8 @@ int fault_names_created(struct fault_names *names, const char *key);
 int fault_names_remove(struct fault_names *names, const char *key);
 /* Renames, as storage_rename() says. */
 int fault_names_rename(struct fault_names *names, const char *key, const char *other);
-/* After the wrapped back-end removed the file of a hold: where that was durable a crash brings it
- * back, held by nobody. */
+/* After the wrapped back-end removed the file of a hold: if the file was durable a crash brings it
+ * back, without a holder. */
 void fault_names_released(struct fault_names *names, const char *key);
 /* The names in `prefix` and in every directory above it are durable from now on. */
 int fault_names_synced(struct fault_names *names, const char *prefix);

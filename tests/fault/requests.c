@@ -1,11 +1,11 @@
 /* requests.c - of fault: requests on their way, and the pages that they write.
  *
- * For each object that was created here there are two images, what was written and what was synced,
- * and a stamp per 4 KiB page: 0 when both agree, else the time of the write. A sync makes durable
- * the pages whose writes had completed when it started. A failed sync marks them LOST: no later
- * sync saves them, only a new write (Linux drops dirty pages whose write-back failed and reports
- * once). A crash puts, page by page, the synced bytes, the written ones or a mixture of 512-byte
- * sectors into the wrapped back-end. */
+ * Each object that was created here has two images, the written and the synced bytes, and a stamp
+ * per 4 KiB page: 0 when both agree, otherwise the time of the write. A sync makes durable the
+ * pages whose writes had completed when it started. A failed sync marks them LOST: no later sync
+ * saves them, only a new write (Linux drops dirty pages whose write-back failed and reports once).
+ * A crash puts, page by page, the synced bytes, the written ones or a mixture of 512-byte sectors
+ * into the wrapped back-end. */
 #include "tests/fault/fault.h"
 
 #include <stdlib.h>
@@ -126,7 +126,7 @@ static bool start_io(struct fault *fault, struct fault_io *io)
     return io->is_started;
 }
 
-/* Accounts for what was carried out, or failed in the wrapped back-end. */
+/* Accounts for requests that were carried out, or failed in the wrapped back-end. */
 static void end_io(struct fault *fault, struct fault_io *io)
 {
     struct storage_request *outer = io->outer, *inner = &io->inner;
@@ -224,9 +224,9 @@ void fault_free_requests(struct fault *fault)
     }
 }
 
-/* ---- what the power leaves of pages ---- */
+/* ---- pages after a power loss ---- */
 
-/* Decides what is on the disk of one unsynced page. */
+/* Decides the contents of one unsynced page on the disk. */
 static void mix_page(struct fault *fault, unsigned char *out, const unsigned char *written,
                      const unsigned char *durable)
 {

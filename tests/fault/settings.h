@@ -1,5 +1,5 @@
-/* settings.h - private to fault: what it is told to do, "<settings>:<back-end>:<where>". The
- * settings are described in storage.h. */
+/* settings.h - private to fault: its settings, "<settings>:<back-end>:<where>". The settings are
+ * described in storage.h. */
 #ifndef HOLDFAST_TESTS_FAULT_SETTINGS_H
 #define HOLDFAST_TESTS_FAULT_SETTINGS_H
 
@@ -12,7 +12,7 @@ struct fault_settings {
     char only[16], key[64];
 };
 
-/* Fills in what `where` says, and no more: the defaults are the caller's. *out_where points into
+/* Fills in the settings that `where` names; the caller sets the defaults. *out_where points into
  * `where`. ERR_INVALID. */
 int fault_settings_read(struct fault_settings *out, const struct storage_ops **out_ops,
                         const char **out_where, const char *where);

@@ -46,7 +46,7 @@ def an_upload_that_was_killed_goes_on_with_the_parts_that_are_missing(_):
     there = set(upload.parts)
     assert there and len(there) < PARTS, there
     victim = min(there)
-    upload.parts[victim].etag = "0" * 32  # it is not what it was: this one is sent again
+    upload.parts[victim].etag = "0" * 32  # its content changed: this one is sent again
     server.fault, server.log = None, []
     with Driver(WHERE, server.environment) as second:
         second.good("put", "run/x", SIZE, 3)
@@ -130,7 +130,7 @@ def a_lease_ends_by_the_servers_clock_and_lives_while_it_is_renewed(_):
 
     holder.good("hold", 0, "run/leases/x", "me")
     other.good("holder", "run/leases/x")
-    wait_until(lambda: puts() >= 5, "renewals")  # a third of the time lies between two
+    wait_until(lambda: puts() >= 5, "renewals")  # two are a third of the time apart
     other.good("holder", "run/leases/x")  # it was renewed
     holder.good("hold", 1, "run/leases/y", "me")
     holder.kill()
@@ -293,7 +293,7 @@ def keys_come_from_a_file_a_token_or_an_instance_and_are_renewed(_):
         with Driver(WHERE, bare, web) as driver:
             assert "from web_identity" in driver.good("describe")
             driver.good("publish", "web", "1")
-            server.give_keys()  # those of the driver are known no more: it asks for others
+            server.give_keys()  # the driver's are no longer known: it asks for others
             driver.good("publish", "web2", "1")
         server.web_token, server.instance_role = None, "the-role"
         instance = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": server.endpoint}
@@ -332,7 +332,8 @@ def no_secret_is_in_a_log_an_error_an_object_or_a_core_dump(_):
 
 
 def dump(folder, keys):
-    """What the kernel writes of a driver that aborts, or the runtime may not: then a skip."""
+    """The kernel's message about a driver that aborts, or that the runtime may not start: then a
+    skip."""
     with open("/proc/sys/kernel/core_pattern", encoding="utf-8") as file:
         pattern = file.read().strip()
     if pattern.startswith("|") or "/" in pattern:

@@ -78,7 +78,7 @@ class Bed:
             return key in self.server.objects and self.server.objects[key].data == self.good[key]
 
     def is_mended(self, key):
-        """And out of quarantine, which ckptd ends behind the last object that it puts."""
+        """And released from quarantine, which ckptd ends after the last object that it puts."""
         with self.server.lock:
             is_quarantined = any("/quarantine/" in other for other in self.server.objects)
         return self.is_good(key) and not is_quarantined
@@ -149,7 +149,7 @@ def a_load_finds_each_and_names_the_object(bed):
     assert not bad, (len(bad), bad[:20])
 
 
-# The library takes the keys out of this process' environment, so what starts processes comes first.
+# The library removes the keys from this process' environment, so child processes are started first.
 TESTS = [each_is_mended_from_the_local_copy_to_the_byte, verify_finds_each_and_names_the_object,
          a_load_finds_each_and_names_the_object]
 

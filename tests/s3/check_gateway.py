@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """gateway - the back-end s3 and ckpt-cli against a real S3 server: Ceph's RADOS gateway.
 
-Goal: what holds against the server of the tests holds against one that others wrote: plain and with
-TLS, conditional writes, uploads, leases; of many writers of one key exactly one wins, each time;
-each command of ckpt-cli that works on a directory works on a bucket; and what ckptd removes there
-comes back. Method: lib_rgw.py starts it; the driver, ckpt-cli and ckptd ask it. RACES=1000 makes
-the races longer.
+Goal: the results with the tests' server also hold with an independent one: plain and with TLS,
+conditional writes, uploads, leases. Of many writers of one key exactly one wins, each time. Each
+command of ckpt-cli that works on a directory works on a bucket, and checkpoints that ckptd removes
+there can be undeleted. Method: lib_rgw.py starts it; the driver, ckpt-cli and ckptd ask it.
+RACES=1000 makes the races longer.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Bed:
         return self.world.store, self.world.run
 
     def keys(self, prefix):
-        """What the server itself lists, as XML."""
+        """The server's own list, as XML."""
         return self.plain.curl(f"checkpoints?prefix={prefix}").stdout
 
     def listed(self, store):
@@ -104,7 +104,7 @@ def with_tls_too_and_only_from_an_authority_that_is_named(bed):
 
 
 def one_wins(writers, key, text_of):
-    """All publish it at once, each a text of its own."""
+    """All publish it at once, each a different text."""
     for place, writer in enumerate(writers):
         writer.process.stdin.write(f"publish {key} {text_of(place)}\n")
         writer.process.stdin.flush()
@@ -125,7 +125,7 @@ def of_writers_that_race_for_an_attempt_exactly_one_wins_each_time(bed):
 
 
 def of_writers_that_race_for_a_steps_manifest_exactly_one_wins_each_time(bed):
-    """Each has sent a shard of its own before, and all of the winner's is there behind the race."""
+    """Each has sent its own shard before, and the winner's shards are all there after the race."""
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(bed.driver("race")) for _ in range(2)]
         for number in range(RACES):

@@ -3,10 +3,10 @@
 
 Goal: a run on s3://BUCKET/PATH has bitwise the losses of the same run on the same files, be it a
 tokens file, a folder of text or a mixture of both; a host fetches each byte once, whatever the
-number of ranks and starts; a fetch that was killed goes on; what changed under its name is refused
-at a resume, and while it is fetched; what is missing, forbidden, misnamed or too large is one line.
-Method: losses from Ceph's RADOS gateway (lib_rgw.py); the strict server of the tests counts, is
-slow, and changes objects (lib_server.py).
+number of ranks and starts; a killed fetch resumes. An object that changed under its name is refused
+at a resume, and while it is fetched. A missing, forbidden, misnamed or too large object gives one
+line. Method: losses from Ceph's RADOS gateway (lib_rgw.py); the strict server of the tests counts,
+is slow, and changes objects (lib_server.py).
 """
 
 import glob

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """faults - every request to a bucket fails in every way: before or after it had its effect.
 
-Goal: nothing that was acknowledged is lost, nothing torn is visible, nothing is orphaned for ever,
-and what fails once is tried again. Method: one story (open with its probe, publish, upload, read,
-list, remove) against the strict server (lib_server.py), once for each request of it, each fault,
-before and after; then the objects of the server are looked at. On each kind of server: that which
-honours If-None-Match on PUT, and that which honours it on the completion of an upload.
+Goal: no acknowledged object is lost, no torn one is visible, none is orphaned for ever, and a
+request that fails once is tried again. Method: one story (open with its probe, publish, upload,
+read, list, remove) against the strict server (lib_server.py), once for each of its requests, each
+fault, before and after; then the test checks the server's objects. On each kind of server: one that
+honours If-None-Match on PUT, and one that honours it on the completion of an upload.
 
 The requests of a story are those of its undisturbed run; of several of a kind in a row one is
 disturbed. make test makes one in STORIES_APART of the stories: SEED= repeats which, SAMPLE=1 makes
@@ -32,13 +32,13 @@ TORTURE = bool(os.environ.get("TORTURE"))
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
 STORIES_APART = 5
 TRASH_APART = 37  # of its stories
-# What a client can neither notice nor mend: the answer says that there is such an object, or it is
-# another listing. It may be an error then, but never a false success.
+# Faults that a client can neither notice nor repair: the answer says that there is such an object,
+# or it is another listing. The result may be an error then, but never a false success.
 MAY_FAIL = ("412", "stale")
 
 
 def story(kind, fault):
-    """What happened: {step: (word, text)}, the server, and the number of requests."""
+    """The results: {step: (word, text)}, the server, and the number of requests."""
     server = Server(kind)
     server.fault, server.stall_s = fault, 2.5
     happened = {}
@@ -65,8 +65,8 @@ LISTED, TRASHED = f"p/run/{STEP}/manifest.json", f"p/run/trash/{STEP}.1000/manif
 
 
 def trash_story(kind, fault):
-    """A checkpoint into the trash, out of it, in again, and emptied; another one is removed from
-    where it is. What is seen of it behind each step is told, too."""
+    """A checkpoint is put into the trash, restored, put in again, and emptied; another one is
+    removed from its place. The observable state after each step is recorded, too."""
     server = Server(kind)
     server.stall_s = 2.5
     happened, seen = {}, []
@@ -99,7 +99,7 @@ def trash_violations(happened, server, fault, seen):
     for name, (word, text) in happened.items():
         if is_mended and word != "OK":
             found.append(f"{name} failed: {word} {text}")
-    is_straight = True  # behind a step that failed the next ones meet what it left
+    is_straight = True  # after a failed step the next ones meet its remains
     for name, keys in seen:
         manifests = {key for key in keys if key.endswith("/manifest.json")}
         is_straight = is_straight and happened.get(name, ("OK",))[0] == "OK"
@@ -127,7 +127,7 @@ def try_trash(kind, case):
 
 
 def violations(happened, server, fault):
-    """What must never be."""
+    """States that must never occur."""
     found = list(server.bugs)
     told = happened.get
 
@@ -174,7 +174,7 @@ def violations(happened, server, fault):
 
 
 def shape(request):
-    """What kind of request: its method, and the names of its parameters."""
+    """The kind of a request: its method, and the names of its parameters."""
     method, path, _ = request
     return method, re.sub(r"=[^&]*", "", path.partition("?")[2])
 
@@ -233,7 +233,7 @@ def what_goes_into_the_trash_and_out_of_it_is_whole(_):
     all_cases = [case for case in cases(log, False)
                  if case[0] != "412" or log[case[2] - 1][0] in ("PUT", "POST")]
     print(f"# SEED={SEED}; the trash: {len(log)} requests, {len(all_cases)} stories")
-    refused = [case for case in all_cases if case[0] == "412"]  # what may fail
+    refused = [case for case in all_cases if case[0] == "412"]  # requests that may fail
     others = [case for case in all_cases if case[0] != "412"]
     all_cases = sample(refused, STORIES_APART, SEED) + sample(others, TRASH_APART, SEED)
     with concurrent.futures.ThreadPoolExecutor(16) as pool:

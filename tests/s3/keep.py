@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""keep - what a load fetches from a bucket is kept on the node's disk, and fetched once.
+"""keep - shards that a load fetches from a bucket are kept on the node's disk, and fetched once.
 
 Goal: a node with an empty disk resumes from the bucket, and then has the checkpoint itself: listed
-as local, to the byte what was saved, whole; each byte came once. A node that has part of it fetches
-what is missing and nothing else. One that has no room says so and goes on without. A ckptd that is
-killed on the way leaves nothing that is taken for a checkpoint. A drain asks once whether the
-bucket has a shard, and Status counts each request by its method. Method: the real programs on the
-strict server of the tests, which counts the requests, and the bytes that it gave of each object.
+as local, whole, equal to the byte; each byte was fetched once. A node that has part of it fetches
+only the missing part. One without space reports it and continues without a copy. A ckptd that is
+killed meanwhile leaves nothing that counts as a checkpoint. A drain asks once whether the bucket
+has a shard, and Status counts each request by its method. Method: the real programs on the strict
+server of the tests, which counts the requests, and the bytes that it gave of each object.
 """
 
 import collections
@@ -65,7 +65,8 @@ class Bed:
         shutil.rmtree(self.world.store)
 
     def resume(self, *options):
-        """Ranks load the newest. What the bucket gave of each file since ckptd started."""
+        """Ranks load the newest. Returns the bytes that the bucket sent of each file since ckptd
+        started."""
         self.server.read.clear()
         self.world.start(*OPTIONS, *options)
         return self.load()
@@ -86,7 +87,8 @@ class Bed:
 
 
 def fetched_once(bed, given, names):
-    """Of these files all, once; of the other shards at most what proves the local ones."""
+    """Of these files every byte, once; of the other shards at most the bytes that verify the local
+    ones."""
     for path, data in bed.before.items():
         name = os.path.basename(path)
         least = len(data) if name in names else 0
@@ -96,7 +98,8 @@ def fetched_once(bed, given, names):
 
 
 def sent(bed):
-    """Of what is not in the bucket the creation finds that, and nobody looks before it."""
+    """For an object that is not in the bucket its creation finds that; no request checks it
+    before."""
     looks = [path for command, path, _ in bed.drain
              if "/shard-" in path and command in ("HEAD", "GET") and "uploads=" not in path]
     test("a drain looks for a shard once before it sends it",
@@ -128,7 +131,7 @@ def empty_node(bed):
 
 
 def reader(bed):
-    """No rank: a tool that looks at a checkpoint is no reason to fill the disk."""
+    """No rank: a tool that reads a checkpoint does not fill the disk."""
     bed.forget()
     bed.world.start(*OPTIONS)
     read = subprocess.run([SAVER, "read", bed.world.server, "1", "5000"], capture_output=True,
@@ -139,8 +142,8 @@ def reader(bed):
 
 
 def part_is_missing(bed):
-    """A shard is gone, or damaged, when a load comes to it; the first one, so all others are read
-    behind that."""
+    """A shard is gone, or damaged, when a load reaches it; it is the first one, so all others are
+    read after that."""
     lost = next(path for path in bed.files if "shard-00001" in path)
     bed.server.delay_s, bed.server.is_delayed = 0.5, is_data  # all ask meanwhile
     for what in ("gone", "damaged"):
@@ -186,7 +189,7 @@ def killed(bed):
 
 
 def ended(bed):
-    """While the files of shards are being opened in the bucket: nobody waits for them any more."""
+    """While the files of shards are being opened in the bucket: no load waits for them any more."""
     bed.forget()
     bed.world.start(*OPTIONS)
     bed.server.delay_s = 1

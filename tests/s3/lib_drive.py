@@ -1,5 +1,5 @@
-"""lib_drive - the back-end s3 in a process of its own, told what to do line by line: the driver in
-build/tests/storage_bucket. Also what its objects must hold."""
+"""lib_drive - the back-end s3 in a separate process, controlled line by line: the driver in
+build/tests/storage_bucket. Also the expected contents of its objects."""
 
 import os
 import struct
@@ -13,7 +13,7 @@ FOREIGN = ("AWS_", "HOLDFAST_S3_", "http_proxy", "HTTP_PROXY", "https_proxy", "H
 
 
 def environment(*others):
-    """Ours without what would lead elsewhere, and others over it."""
+    """Our environment without variables that lead elsewhere, overlaid with others."""
     found = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     for other in others:
         found.update(other)
@@ -50,7 +50,7 @@ class Driver:
             self.errors.append(line)
 
     def answer(self):
-        """(word, text): "OK" or an error's name; what a list has printed goes to self.listed."""
+        """(word, text): "OK" or an error's name; the output of a list goes to self.listed."""
         line = self.process.stdout.readline()
         if line.startswith("listed"):
             self.listed = line.split()[1:]
@@ -76,7 +76,7 @@ class Driver:
         self.process.wait()
 
     def close(self):
-        """Its exit code, and what it said."""
+        """Its exit code, and its output."""
         try:
             self.process.stdin.close()
         except BrokenPipeError:

@@ -1,14 +1,14 @@
 """lib_rgw.py - Ceph's RADOS gateway, a real S3 server, from the distribution: as plain processes in
-a folder of their own, up in some three seconds.
+one folder, ready in some three seconds.
 
     with Gateway(folder) as gateway:      # or Gateway(folder, tls=True)
         gateway.environment               # AWS_* and HOLDFAST_S3_* for a program of ours
     sys.exit(main(tell))                  # a whole script: tell(folder, gateway)
 
-Method: one monitor, one OSD on memory, one gateway; no authentication between them; intervals of
-the monitor cut short. A command sent before the monitor has its quorum fails, so it is asked first.
-What is removed or replaced leaves the memory some seconds later: by default it stays for two hours,
-and a gateway whose memory is full answers no write. What was started is ended by its process id.
+Method: one monitor, one OSD on memory, one gateway; no authentication between them; shortened
+intervals of the monitor. A command sent before the monitor has its quorum fails, so it is asked
+first. Removed or replaced objects leave the memory some seconds later. By default they stay for two
+hours, and a gateway whose memory is full answers no write. All processes are ended by process id.
 """
 import json
 import os
@@ -96,7 +96,7 @@ class Gateway:
 
     @classmethod
     def missing(cls):
-        """What is not installed, and how it gets there; None: nothing."""
+        """The missing packages, and how to install them; None: nothing is missing."""
         names = [name for name in cls.programs if shutil.which(name) is None]
         return f"of {cls.product} {', '.join(names)} is missing: {cls.target}" if names else None
 
@@ -143,7 +143,7 @@ class Gateway:
         self.until(f"answer to {words}", lambda: self.run(*command, check=False).returncode == 0)
 
     def daemon(self, *command):
-        """In the foreground of a process of its own, which is remembered."""
+        """In the foreground of a separate process, which is remembered."""
         log = open(os.path.join(self.folder, "out.log"), "ab")
         process = subprocess.Popen([*command, "-f", "-c", self.config], stdout=log, stderr=log,
                                    env=self.of_its_programs())
@@ -190,7 +190,7 @@ class Gateway:
         self.until("answer", self.answers)
 
     def shut(self):
-        """An outage: what is stored stays, and nobody answers until open()."""
+        """An outage: stored objects stay, and no request is answered until open()."""
         gateway = self.pids.pop()
         gateway.kill()
         gateway.wait()
@@ -226,7 +226,7 @@ class Gateway:
 
 
 def main(tell, server=Gateway):
-    """The exit status of a script whose tell(folder, gateway) says whether all passed."""
+    """The exit status of a script whose tell(folder, gateway) returns whether all passed."""
     missing = server.missing()
     if missing:
         print(missing)

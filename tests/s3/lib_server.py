@@ -1,7 +1,7 @@
-"""lib_server - a strict S3 server in memory, which can be told to misbehave at a given request.
+"""lib_server - a strict S3 server in memory, which can misbehave at a given request.
 
-It is no model of ours: it checks what a real server would, and more. Each request must be signed
-by AWS Signature Version 4 (computed here anew, from AWS's documentation), with a date within 15
+It does not follow our client: it checks the same as a real server, and more. Each request must be
+signed by AWS Signature Version 4 (recomputed here, from AWS's documentation), with a date within 15
 minutes of the server's clock; each body must have the SHA-256 that its header says; a completion
 must name the parts in order with their ETags, and all but the last must be of `part_min` bytes.
 
@@ -47,7 +47,7 @@ ERRORS = {400: "InvalidRequest", 403: "AccessDenied", 404: "NoSuchKey",
           501: "NotImplemented", 503: "SlowDown"}
 FAULTS = ("drop", "500", "503", "409", "412", "error200", "longer", "shorter", "stall",
           "truncated", "damaged", "stale")
-RACY_S = 0.05  # between the look at the name and the writing
+RACY_S = 0.05  # between the check of the name and the write
 TABLES = 65536  # a shard's checksum table and header, read before its data; the manifest
 
 
@@ -73,10 +73,10 @@ class Fault:
 
 
 class Crowd:
-    """Holds requests back until `wanted` of them wait at once, or one has waited for WAIT_S. For
-    Server.is_delayed; `most` have waited at once."""
+    """Delays requests until `wanted` of them wait at once, or one has waited for WAIT_S. For
+    Server.is_delayed; `most`: the most that waited at once."""
 
-    WAIT_S = 1  # below what clients take for a stall
+    WAIT_S = 1  # shorter than a stall by the clients' limits
 
     def __init__(self, wanted, match):
         self.wanted, self.match = wanted, match

@@ -1,12 +1,12 @@
-"""lib_swift.py - OpenStack Swift with its s3api, a real S3 server that honours what Ceph's gateway
-does not and the other way round, from the distribution: as plain processes in a folder.
+"""lib_swift.py - OpenStack Swift with its s3api, a real S3 server that honours conditions which
+Ceph's gateway does not, and the other way round; from the distribution: as plain processes in a
+folder.
 
     with Swift(folder) as swift:
         swift.environment                 # AWS_* for a program of ours
 
 Method: one account, one container, one object server on one directory, a proxy, a memcached; rings
-of one device, built at the same time. No process forks. What was started is ended by its process
-id.
+of one device, built at the same time. No process forks. All processes are ended by process id.
 """
 import getpass
 import os

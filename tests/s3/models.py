@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""models - a model goes straight into a bucket and comes out of one, with a real S3 server.
+"""models - a model is exported straight into a bucket and imported from one, with a real S3 server.
 
 Goal: `export --output s3://...` leaves, object by object, the bytes of a local export, and nothing
-on this machine's disk; a folder is a model only when all of it is there; what was sent before a
-kill is not sent again; memory does not follow the model's size; `import s3://...` makes the
-checkpoint that an import of the folder makes, also straight into a bucket.
-Method: Ceph's RADOS gateway (lib_rgw.py), whose objects curl fetches with a signature of its own.
-What a second try sends is counted by the strict server of the tests (lib_server.py).
+on this machine's disk; a folder is a model only when all of it is there; objects sent before a kill
+are not sent again; memory does not grow with the model's size. `import s3://...` makes the same
+checkpoint as an import of the folder, also straight into a bucket. Method: Ceph's RADOS gateway
+(lib_rgw.py), whose objects curl fetches with its own signature. The strict server of the tests
+(lib_server.py) counts the bytes of a second try.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ PART = 5 * MIB  # the least that the gateway takes
 DIM, HIDDEN, VOCAB = 768, 4096, 15001  # 130 MiB, and no multiple of 4096 bytes
 SETTINGS = {"HOLDFAST_S3_PART_BYTES": str(PART), "HOLDFAST_S3_CONNECTIONS": "4"}
 MEMORY_MAX = {"import": 100 * MIB, "export": 270 * MIB}
-# In a process of its own, which is small: ours would count.
+# In a separate process, which is small: ours would count.
 MEASURE = """import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"""

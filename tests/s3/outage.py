@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """outage - ckptd starts and serves its node while the bucket does not answer.
 
-Goal: without the bucket a ckptd comes up, saves, loads and lists from its own disk, and an alarm
-says why nothing drains. When the bucket answers it is probed before the first byte goes there, and
-the queue drains. A start of a run waits, and ends with 75 where attempts lie in the bucket. What no
-waiting mends (refused keys, no conditional write) ends a start of ckptd, and in one that serves is
-an alarm. Method: Ceph's RADOS gateway, shut and opened again; the strict server of the tests for
-what the gateway does right.
+Goal: without the bucket a ckptd starts, saves, loads and lists from its own disk, and an alarm
+gives the reason why nothing drains. When the bucket answers it is probed before the first byte goes
+there, and the queue drains. A start of a run waits, and ends with 75 where attempts lie in the
+bucket. Permanent errors (refused keys, no conditional write) end a start of ckptd, and raise an
+alarm in one that serves. Method: Ceph's RADOS gateway, shut and opened again; the strict server of
+the tests for errors that the gateway does not make.
 """
 
 import os
@@ -97,7 +97,7 @@ def has_word(path, word):
 
 
 def tells_no_secret(world, gateway, run):
-    """The server's key: neither in what the programs say, nor in what they store."""
+    """The server's key is neither in the programs' output nor in their files."""
     key = gateway.secret_key
     said = [world.cli(*words) for words in (
         ("status", "--json", *world.where), ("show", f"{run}@1", "--json", "--store", world.far),
@@ -111,14 +111,14 @@ def tells_no_secret(world, gateway, run):
 
 
 def start_fails(world, *options):
-    """The exit code of a ckptd that does not come up, and what it said."""
+    """The exit code of a ckptd that does not start, and its output."""
     before = len(world.log()) if world.process else 0
     world.spawn("--tier.store", world.far, *options)
     return world.process.wait(PATIENCE), world.log()[before:]
 
 
 def stays_away(world, say, open_bucket):
-    """What is refused while ckptd serves: an alarm, and nothing drains."""
+    """Refusals while ckptd serves: an alarm, and nothing drains."""
     took = start(world, *ALONE)
     world.save_one(1)
     open_bucket()

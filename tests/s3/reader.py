@@ -2,10 +2,10 @@
 """reader - libckpt and holdfast on a bucket, without ckptd.
 
 Goal: a checkpoint in a bucket opens as one in a directory does: lists, metadata, lazy tensors,
-whole and in slices, bit for bit; a slice costs the blocks that hold it, by ranged GETs, and of the
-other shards nothing; a damaged byte is named and never given; a follower goes on with what comes,
-gives nothing half, and passes damage over; a wrong key, run or bucket is one line. Method: a ckptd
-saves, ckpt-cli copies to the strict server of the tests, the package reads.
+whole and in slices, bit for bit; a slice reads only the blocks that hold it, by ranged GETs, and
+nothing of other shards. A damaged byte is named and never returned. A follower continues with new
+checkpoints, gives none in part, and skips damage. A wrong key, run or bucket gives one line.
+Method: a ckptd saves, ckpt-cli copies to the strict server of the tests, the package reads.
 """
 
 import json
@@ -173,7 +173,7 @@ def a_list_asks_twice_for_a_checkpoint_and_tells_what_lies_beside_it(bed):
 
 
 def put_first(bed, prefix):
-    """Step 1 lies there; the objects of step 2, which was saved later, by their keys."""
+    """Step 1 lies there; returns the objects of step 2, which was saved later, by their keys."""
     later = {}
     for key, one in list(bed.server.objects.items()):
         if key.startswith("models/wide/"):
@@ -183,7 +183,7 @@ def put_first(bed, prefix):
 
 
 def nothing_behind(store, after):
-    """What is said while no version behind it comes."""
+    """The messages while no later version comes."""
     with logged() as told:
         try:
             raise AssertionError(next(holdfast.follow("wide", store=store, after=after, every=0.02,

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""scrub - what the scrub of a bucket has read is not read again by the next ckptd.
+"""scrub - the next ckptd does not reread the parts of a bucket that the scrub has read.
 
-Goal: a ckptd that is killed in the midst of a checkpoint goes on with the next shard; one that was
-read whole is not read again before scrub.period_s, on whatever machine; a text that nobody wrote,
-or that tells the future, is not believed; two that scrub one bucket do not hold each other up; an
-operator's pause holds nothing; what another store under the bucket's name has is no damage, and
-nothing is written there. Method: the real programs on the strict server of the tests, which
-counts the bytes that it gave of each object.
+Goal: a ckptd that is killed in the midst of a checkpoint continues with the next shard. A
+checkpoint that was read whole is not read again before scrub.period_s, on any machine. A forged
+text, or one with a future time, is ignored. Two ckptd that scrub one bucket do not delay each
+other; an operator's pause holds no lock. The contents of another store under the bucket's name are
+no damage, and nothing is written there. Method: the real programs on the strict server of the
+tests, which counts the bytes that it gave of each object.
 """
 
 import os
@@ -38,7 +38,7 @@ class Bed:
         self.world.stop()
 
     def kept(self):
-        """Number and text of what is known of the run."""
+        """Number and text of the recorded results of the run."""
         with self.server.lock:
             found = [(key, thing.data.decode()) for key, thing in self.server.objects.items()
                      if "/proven/" in key]
@@ -57,7 +57,7 @@ class Bed:
         world.start(*options)
 
     def read(self):
-        """The shards of which more was given than what proves a table."""
+        """The shards of which more was sent than the bytes that verify a table."""
         with self.server.lock:
             return sorted((int(key.split("/step-")[1][:8]), int(key.split("/shard-")[1][:5]))
                           for key, count in self.server.read.items()
@@ -74,7 +74,7 @@ class Bed:
                    lambda: world.status()["far_scrub"])
 
     def idle(self, world):
-        """It knows what is known, and waits."""
+        """It knows the recorded results, and waits."""
         wait_until(lambda: any("/proven/" in key for key in self.server.read) and
                    world.status()["far_scrub"]["doing"] == "waiting", "the scrub")
         return self.read()
@@ -87,7 +87,7 @@ def goes_on(bed):
     world.process.kill()
     world.process.wait()
     for key in [key for key in bed.server.objects if "/leases/" in key]:
-        del bed.server.objects[key]  # what a kill leaves of a lease stays until its group goes
+        del bed.server.objects[key]  # a killed process's lease stays until its group expires
     first = bed.read()
     bed.start(world, *FAST)
     rest = bed.read_by(world, len(STEPS))

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""shared - two ckptd on one bucket: what one of them holds, the other does not remove.
+"""shared - two ckptd on one bucket: neither removes checkpoints that the other leases or pins.
 
-Goal: a pin lies in the bucket, whether it was made before the drain, while it is under way, or
-behind it; every ckptd lists it and its retention leaves the checkpoint alone; one that the bucket
-did not take is not called made. A load from the bucket leases the checkpoint there, also when it
-began on the node's own disk; the lease lasts as long as the load, however slow that is, and ends
-with a ckptd that is killed, by the server's clock. A look at the bucket asks for many at once.
-Method: the real programs on the strict server of
-the tests, which holds requests back until the test lets them go.
+Goal: a pin lies in the bucket, whether it was made before the drain, during it, or after it. Every
+ckptd lists it and its retention keeps the checkpoint. A pin that the bucket refused is not reported
+as made. A load from the bucket leases the checkpoint there, also when it began on the node's own
+disk; the lease lasts as long as the load, however slow that is, and expires by the server's clock
+after its ckptd was killed. A scan of the bucket sends many requests at once. Method: the real
+programs on the strict server of the tests, which holds requests until the test releases them.
 """
 
 import os
@@ -145,7 +144,7 @@ def behind_the_drain(bed):
 
 
 def lists_that_lag(bed):
-    """What the other one saved is known here from the bucket alone."""
+    """The other one's saves are known here only from the bucket."""
     def steps():
         return sorted(entry["step"] for entry in bed.one.listed(*bed.one.where))
 
@@ -194,13 +193,13 @@ def under_way(bed):
 
 
 def while_it_loads(bed):
-    """`one` loads slowly what the rules of `other` give up."""
+    """`one` loads slowly a checkpoint that the rules of `other` remove."""
     one, other = bed.one, bed.other
     one.stop()
     shutil.rmtree(one.store)
     one.start(*OPTIONS)
     bed.save(other, 10, 11)
-    bed.entry(one, 10)  # it has looked: what asks for that manifest now is the load
+    bed.entry(one, 10)  # the scan is over: the next request for that manifest is the load's
     reading = bed.read(one, 10, lambda request: request.command == "GET" and
                        "step-00000010" in request.path and request.path.endswith("manifest.json"))
     test("a load from the bucket leases the checkpoint there, before it reads the manifest",

@@ -2,9 +2,9 @@
 """swapped - another bucket answers under the name of the far tier.
 
 Goal: a bucket that was made again under its name, empty or as somebody else's, is noticed, at a
-start and while ckptd serves: one message says so, nothing is sent there, and the disk keeps what it
-would have given up; the bucket of before is taken again without a word, the other one only when a
-person has said so. Method: the strict server (lib_server.py), whose objects are exchanged.
+start and while ckptd serves: one message reports it, nothing is sent there, and the disk keeps the
+checkpoints that drain. The former bucket is accepted again silently, the other one only after an
+operator's command. Method: the strict server (lib_server.py), whose objects are exchanged.
 """
 
 import os
@@ -35,8 +35,8 @@ def sent(server):
 
 
 def start_that_ends(world):
-    """Its exit code, and what it said. One whose bucket is slow to answer serves, and is told to
-    end: then again."""
+    """Its exit code, and its output. A ckptd whose bucket answers slowly serves, and is shut down:
+    then again."""
     for _ in range(10):
         before = len(world.log())
         world.spawn(*OPTIONS)
@@ -75,7 +75,7 @@ def while_it_serves(world, server):
     test("nor does a prune remove what the bucket of before was to have", world.steps() == steps,
          (code, out, err, world.steps()))
     swap(server, ours)
-    # A list looks at the far tier, and that ends the alarm.
+    # A list reads the far tier, and that ends the alarm.
     wait_until(lambda: drained(world)() and world.listed(*world.where) and not alarms(world) and
                world.steps() == [4, 5],
                lambda: (alarms(world), world.steps(), world.log()[-3000:]))

@@ -2,12 +2,12 @@
  *
  * A product is computed by the CPU's back-end (kernels.h), so bits are those of the CPU. Supported
  * are the shapes that kernels.h has: dense bf16 operands, x w^T, dout w, dout^T x; for others the
- * heuristic has no algorithm. An algorithm remembers what it was chosen for, and has a number
- * (algorithm=): all but number 0 have other bits, in the first value of the result. Refused are:
- * one that is used for another product, an operand less aligned than promised, a workspace smaller
- * than asked for, memory that the device does not know. What is used of it is overwritten with NaN.
+ * heuristic has no algorithm. An algorithm remembers its product, and has a number (algorithm=):
+ * all except number 0 have other bits, in the first value of the result. Refused are: an algorithm
+ * used for another product, an operand less aligned than promised, a workspace smaller than asked
+ * for, memory that the device does not know. The used workspace is overwritten with NaN.
  *
- * Of a batch each product reads and writes a stride behind the one in front of it. Refused are
+ * Each product of a batch reads and writes one stride after the product before it. Refused are
  * strides back, results that meet, and batches of float8.
  *
  * Float8 as the manual has it: the first operand transposed, the second not, k and the result's
@@ -465,7 +465,7 @@ static size_t bytes_of(const struct layout *layout)
     return (layout->rows * layout->columns + between) * element_of(layout);
 }
 
-/* Results of a batch lie apart, each a whole number of `align` bytes behind the one before. */
+/* Results of a batch lie apart, each a whole number of `align` bytes after the one before. */
 static bool is_batch_allowed(const struct problem *p, uintptr_t align)
 {
     const struct layout *layouts[] = {&p->a, &p->b, &p->c};

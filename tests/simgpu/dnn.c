@@ -1,12 +1,12 @@
 /* dnn.c - the part of cuDNN's graph interface that is used, on simulated GPUs (simgpu.h).
  *
- * What a graph means is computed (dnn_graph.c); whether NVIDIA's library has an engine for it is
- * not seen here (tests/cuda/plans.c).
+ * dnn_graph.c computes a graph; tests/cuda/plans.c checks whether NVIDIA's library has an engine
+ * for it.
  *
- * The heuristics name two engines for each graph. The first does not repeat its bits, and says so
- * in its notes. Refused are: attributes of finished descriptors, tensors that are read before they
- * are written or never written, a tensor without a pointer, pointers at no multiple of 16 or to
- * memory that the device does not know. The workspace is overwritten with NaN. */
+ * The heuristics name two engines for each graph. The first is not deterministic, according to its
+ * notes. Refused are: attributes of finished descriptors, tensors that are read before they are
+ * written or never written, a tensor without a pointer, pointers at no multiple of 16 or to memory
+ * that the device does not know. The workspace is overwritten with NaN. */
 #include <cudnn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,7 +219,7 @@ static bool node_of(struct graph *g, const struct descriptor *d)
     return n.x >= 0 && n.y >= 0 && (n.kind != MATMUL || n.b >= 0);
 }
 
-/* What is computed is written once, and read after that. */
+/* A computed tensor is written once, and read after that. */
 static bool is_ordered(const struct graph *g)
 {
     bool is_written[TENSORS_MAX] = {false};

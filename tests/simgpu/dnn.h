@@ -1,5 +1,5 @@
-/* dnn.h - a graph of cuDNN's operations as the simulated GPU has it: what dnn.c takes from the
- * caller, and dnn_graph.c computes. */
+/* dnn.h - a graph of cuDNN's operations on the simulated GPU: dnn.c takes it from the caller, and
+ * dnn_graph.c computes it. */
 #ifndef HOLDFAST_TESTS_SIMGPU_DNN_H
 #define HOLDFAST_TESTS_SIMGPU_DNN_H
 

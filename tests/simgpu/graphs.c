@@ -1,8 +1,8 @@
-/* graphs.c - capturing, and launches of what was captured (simgpu.h).
+/* graphs.c - captures, and launches of captured graphs (simgpu.h).
  *
- * A stream that is captured keeps what is queued on it, arguments and all, and runs nothing. A
- * launch queues copies: they read and write by the pointers of the capture, whatever has become of
- * the memory since. Refused while capturing: what CUDA refuses, and events and host functions. Not
+ * A captured stream keeps the queued operations with their arguments, and runs nothing. A launch
+ * queues copies of them: they read and write by the pointers of the capture, even if that memory
+ * was freed. Refused while capturing: the calls that CUDA refuses, events, and host functions. Not
  * checked: whether a graph is destroyed while it runs. */
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +70,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     return simgpu_leave(error);
 }
 
-/* Ends the capture whatever the answer is, but for a thread that it does not belong to. */
+/* Ends the capture with any answer, except for a thread that it does not belong to. */
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
 {
     cudaError_t error = simgpu_enter(__func__);

@@ -10,7 +10,7 @@
 #include "tests/simgpu/private.h"
 
 #define PAGE ((size_t)4096)
-#define ALIGN ((size_t)256) /* of what cudaMalloc gives */
+#define ALIGN ((size_t)256) /* the alignment of cudaMalloc */
 #define POISON 0xff         /* NaN in every type */
 #define POISON_BYTES ((size_t)4 << 20)
 
@@ -76,7 +76,7 @@ static void add(const struct region *from)
     ++*count_of(region->kind);
 }
 
-/* A file of NaN, of which new memory is a private copy: pages that nobody wrote cost nothing. */
+/* A file of NaN, of which new memory is a private copy: pages that are not written cost nothing. */
 static int poison_file(void)
 {
     static int file = -1;
@@ -100,7 +100,7 @@ static char *map_poison(size_t bytes)
     return at;
 }
 
-/* Its end is at a page that nobody may touch. */
+/* It ends at an inaccessible page. */
 static cudaError_t map(void **out, size_t bytes, enum region_kind kind)
 {
     size_t whole = (bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -122,7 +122,7 @@ static cudaError_t map(void **out, size_t bytes, enum region_kind kind)
     return cudaSuccess;
 }
 
-/* Implicitly behind everything that is queued on the device, as CUDA does it. */
+/* Implicitly after everything that is queued on the device, as in CUDA. */
 static cudaError_t unmap(void *at, enum region_kind kind)
 {
     const struct region *found = simgpu_region(at);
@@ -195,8 +195,8 @@ static bool is_writable(const void *at, size_t bytes)
     return next >= end;
 }
 
-/* As boards that are not of the host's kind (cudaDevAttrHostRegisterReadOnlySupported is 0): with
- * the flag it is not supported, without it what is mapped read-only is an invalid value. */
+/* As boards other than the host's kind (cudaDevAttrHostRegisterReadOnlySupported is 0): with the
+ * flag it is not supported, without it memory mapped read-only is an invalid value. */
 static cudaError_t check_read_only(const void *at, size_t bytes, bool is_read_only)
 {
     if (is_read_only)
@@ -224,7 +224,7 @@ cudaError_t cudaHostRegister(void *at, size_t bytes, unsigned flags)
 
 struct copy {
     void *to;
-    const void *from; /* NULL: the bytes behind it; with is_value: `value` in every byte */
+    const void *from; /* NULL: the bytes that follow; with is_value: `value` in every byte */
     size_t bytes;
     bool is_value, is_flipped;
     int value;
@@ -261,7 +261,8 @@ static uint32_t num_queued_copies(const struct region *region)
     return num;
 }
 
-/* CUDA says nothing of copies that are queued with what goes: here it is a fault of the caller. */
+/* CUDA does not define copies that are queued with freed memory: here it is a fault of the
+ * caller. */
 cudaError_t cudaHostUnregister(void *at)
 {
     cudaError_t error = simgpu_enter(__func__);
@@ -286,7 +287,7 @@ cudaError_t cudaMemGetInfo(size_t *free_out, size_t *total)
 
 /* ---- Copies ---- */
 
-/* Of both ends: wholly inside one range, or host memory that the device does not know. */
+/* For both ends: wholly inside one range, or host memory that the device does not know. */
 static bool is_whole(const struct region *region, const void *at, size_t bytes)
 {
     return region == NULL || (const char *)at + bytes <= region->at + region->bytes;

@@ -1,20 +1,20 @@
 /* nccl.c - the part of NCCL that trainer/comm/nccl.c calls, between simulated GPUs.
  *
- * Ranks are threads; with the setting `folder` each is a process (the chapter Processes). What a
- * rank queues in one group is one operation of its stream. It may run when each rank that it names
- * has the operation that answers at the head of its own stream: then it moves the bytes of both, so
- * that neither goes on before they are moved. The n-th send from a rank to another meets the n-th
- * receive there, the n-th all-gather that of each rank, the n-th sum that of each. What one
- * communicator is given, on whichever streams, is done in the order of the calls.
+ * Ranks are threads; with the setting `folder` each is a process (the chapter Processes). The calls
+ * of a rank in one group are one operation of its stream. It may run when each rank that it names
+ * has the matching operation at the head of its own stream. Then it moves the bytes of both, so
+ * that neither continues before they are moved. The n-th send from a rank to another meets the n-th
+ * receive there, the n-th all-gather that of each rank, the n-th sum that of each. The operations
+ * of one communicator, on any streams, run in the order of the calls.
  *
  * Communicators do not block: the end of a group says ncclInProgress. The group is on its stream
  * only when ncclCommGetAsyncError has been asked some times more (by the seed). A rank's first send
  * to another, and its first receive from it, connect the two: such a group waits until the other
- * has called what answers it.
+ * has made the matching call.
  *
  * Refused as by NCCL: calls while a group is not on its stream yet, parts outside of a group's
- * ranks, and, as an asynchronous error of both, answers of another kind or size. Where two ranks
- * wait for what the other never calls, both wait until the caller's clock ends it.
+ * ranks, and, as an asynchronous error of both, matching calls of another kind or size. Where two
+ * ranks wait for calls that the other never makes, both wait until the caller's time limit.
  * ncclCommAbort drops what is queued. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,8 +43,7 @@ static bool begins(const char *call)
 
 /* ---- Communicators ---- */
 
-/* What goes from one process to another: of which communicator, from and to whom, the how manieth.
- */
+/* Bytes from one process to another: the communicator, the sender, the receiver, the number. */
 #define NAME_BYTES 128
 static void name_part(char out[NAME_BYTES], const struct ncclComm *comm, const char *what, int from,
                       int to, uint64_t number)
@@ -124,7 +123,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     return ncclInProgress;
 }
 
-/* The last that leaves takes all with it: others may still look at what was queued. */
+/* The last rank that leaves frees everything: others may still read the queued operations. */
 static void leave(struct ncclComm *comm)
 {
     struct world *world = comm->world;
@@ -149,7 +148,7 @@ static void leave(struct ncclComm *comm)
     free(world);
 }
 
-/* What is queued and has not run is over: its streams go on. */
+/* Queued operations that have not run are dropped: the streams continue. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     pthread_mutex_lock(&simgpu.lock);
@@ -183,7 +182,7 @@ const char *ncclGetLastError(ncclComm_t comm)
 
 /* ---- Work ---- */
 
-/* Of the peer's group, what answers a part; NULL: nothing. */
+/* The part of the peer's group that matches a part; NULL: none. */
 static struct part *answer_of(struct work *of, const struct work *work, const struct part *part)
 {
     enum part_kind wanted = part->kind == PART_SEND   ? PART_RECV
@@ -196,7 +195,7 @@ static struct part *answer_of(struct work *of, const struct work *work, const st
     return NULL;
 }
 
-/* Of the peer, what answers a part; NULL: it has not been queued. */
+/* The peer's operation that matches a part; NULL: it has not been queued. */
 static struct part *answer(const struct work *work, const struct part *part, struct work **of)
 {
     struct part *found = NULL;
@@ -213,7 +212,7 @@ static bool is_given_up(const struct work *work)
     return work->comm->is_aborted || work->comm->error != ncclSuccess;
 }
 
-/* What the communicator was given before and has not ended; NULL: nothing. */
+/* The communicator's earlier operation that has not ended; NULL: none. */
 static const struct work *earlier(const struct work *work)
 {
     const struct work *w = work->comm->works;
@@ -229,7 +228,7 @@ static bool has_outgoing(const struct part *part)
     return part->kind == PART_SEND || part->kind == PART_GATHER;
 }
 
-/* Its name, of what goes out or comes in. */
+/* The name of a file for outgoing or incoming bytes. */
 static void name_of(char out[NAME_BYTES], const struct work *work, const struct part *part,
                     bool is_outgoing)
 {
@@ -238,7 +237,7 @@ static void name_of(char out[NAME_BYTES], const struct work *work, const struct 
               is_outgoing ? me : part->peer, is_outgoing ? part->peer : me, part->number);
 }
 
-/* What this rank gives goes out once, when its stream has come here. Sums are not between
+/* This rank's bytes are written once, when its stream reaches them. Sums are not supported between
  * processes. */
 static void post_parts(struct work *work)
 {
@@ -368,7 +367,7 @@ static void run_work(void *args)
 
 /* ---- Groups that are not on their streams yet ---- */
 
-/* Has the other rank called what answers a part? */
+/* True when the other rank has made the call that matches a part. */
 static bool is_called(const struct work *work, const struct part *part)
 {
     const struct ncclComm *peer = work->comm->world->of[part->peer];
@@ -377,7 +376,8 @@ static bool is_called(const struct work *work, const struct part *part)
            (peer->handed != NULL && answer_of(peer->handed, work, part) != NULL);
 }
 
-/* The first parts between two ranks connect them, which takes both. Processes do not tell. */
+/* The first parts between two ranks connect them, which needs both. Between processes this is not
+ * simulated. */
 static bool is_met(const struct work *work)
 {
     for (uint32_t i = 0; i < work->num && !simgpu_has_processes(); i++) {

@@ -1,9 +1,9 @@
 /* nccl_sums.c - sums of NCCL between simulated GPUs: all-reduce, reduce, reduce-scatter.
  *
  * Sums are of floats or of bf16, added one rank after the other; each element begins with another
- * rank, as NCCL's rings do, so bits are not those of a fixed order. What a sum reads and what it
- * writes lie apart, or as NCCL says for sums in place; else the result is NaN, and NCCL's is not
- * defined. */
+ * rank, as NCCL's rings do, so bits are not those of a fixed order. A sum's input and output do not
+ * overlap, or are placed as NCCL requires for sums in place; otherwise the result is NaN, and
+ * NCCL's is undefined. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,13 +67,13 @@ static float sum_of(struct part *const *of, int rank, int size, size_t i)
         const char *from = of[(i + (size_t)k) % (size_t)size]->from + at;
         float x = number_at(from, i, of[rank]->element);
         sum = k == 0 ? x : sum + x;
-        if (of[rank]->element == 2) /* each rank hands on what fits */
+        if (of[rank]->element == 2) /* each rank passes on the fitting part */
             sum = narrowed(sum);
     }
     return sum;
 }
 
-/* What is read is read before any is written. */
+/* All inputs are read before any output is written. */
 void simgpu_add_all(const struct work *work, const struct part *call)
 {
     struct world *world = work->comm->world;

@@ -1,5 +1,5 @@
-/* nccl_work.h - a communicator of the simulated NCCL and what it is given, between nccl.c (calls,
- * whose turn it is) and nccl_sums.c. Simgpu's lock guards it. */
+/* nccl_work.h - a communicator of the simulated NCCL and its operations, shared by nccl.c (calls,
+ * their order) and nccl_sums.c. Simgpu's lock guards it. */
 #ifndef HOLDFAST_TESTS_SIMGPU_NCCL_WORK_H
 #define HOLDFAST_TESTS_SIMGPU_NCCL_WORK_H
 
@@ -15,14 +15,14 @@
 enum part_kind { PART_SEND, PART_RECV, PART_GATHER, PART_SUM, PART_SCATTER };
 struct part {
     enum part_kind kind;
-    int peer, root;  /* root: of PART_SUM, who gets it; ALL */
+    int peer, root;  /* root: of PART_SUM, the rank that gets it; ALL */
     uint64_t number; /* of its kind between the two */
     const char *from;
     char *to;
     size_t bytes, element; /* the latter: of a sum */
     bool is_done;
 };
-/* What a rank queued in one group. */
+/* The calls that a rank queued in one group. */
 struct work {
     struct work *next;
     ncclComm_t comm;

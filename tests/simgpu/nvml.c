@@ -1,7 +1,7 @@
 /* nvml.c - the part of NVIDIA's management library that a preflight asks (kernels/cuda/library).
  *
- * Every GPU is well but for the last one, as the setting "sick" says (simgpu.h). A GPU has 18
- * links, the most that the library counts. */
+ * Every GPU is healthy except the last one, by the setting "sick" (simgpu.h). A GPU has 18 links,
+ * the most that the library counts. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **out)
     long device = strtol(last, NULL, 16) - UUID_LAST;
     if (strncmp(uuid, "GPU-", 4) != 0 || device < 0 || device >= SIMGPU_DEVICES_MAX)
         return NOT_FOUND;
-    *out = &simgpu.lost[device]; /* an address of its own */
+    *out = &simgpu.lost[device]; /* a distinct address */
     return SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-/* private.h - what the files of the simulated GPU share. One lock guards all of it. */
+/* private.h - shared by the files of the simulated GPU. One lock guards all of it. */
 #ifndef HOLDFAST_TESTS_SIMGPU_PRIVATE_H
 #define HOLDFAST_TESTS_SIMGPU_PRIVATE_H
 
@@ -17,7 +17,7 @@ struct op {
     struct CUevent_st *event;
     uint64_t point; /* of the event's records */
     struct simgpu_work work;
-    void *user; /* OP_HOST: what its function gets */
+    void *user; /* OP_HOST: the argument of its function */
     size_t bytes;
     max_align_t args[];
 };
@@ -28,19 +28,19 @@ struct CUstream_st {
     uint64_t posted, done;
     int device, priority;
     bool is_busy;               /* one of its operations runs */
-    struct CUgraph_st *capture; /* takes what is queued; NULL: nothing is captured */
+    struct CUgraph_st *capture; /* collects the queued operations; NULL: nothing is captured */
 };
 
-/* graphs.c: what was queued while it was captured, with the pointers of that moment. */
+/* graphs.c: the operations queued during the capture, with the pointers of that moment. */
 struct CUgraph_st {
     struct op *first, **last;
     pthread_t thread; /* that captures */
-    bool is_void;     /* what was refused while it was captured */
+    bool is_void;     /* a call was refused during the capture */
 };
 void simgpu_capture(struct CUstream_st *stream, struct op *op);
 /* Is the stream captured? Then this call must not be, and the capture is void. */
 bool simgpu_spoils_capture(struct CUstream_st *stream);
-bool simgpu_is_unsafe(const char *call); /* likewise, of what this thread captures */
+bool simgpu_is_unsafe(const char *call); /* likewise, for captures of this thread */
 
 struct CUevent_st {
     struct CUevent_st *next;
@@ -70,9 +70,9 @@ struct simgpu {
     char fail_call[48];
     uint64_t fail_at, fail_calls;
     bool fails_for_ever;
-    char sick[16];    /* what the last device has; "": nothing */
+    char sick[16];    /* the fault of the last device; "": none */
     char folder[192]; /* of bytes between processes; "": there is one process */
-    /* Of copies onto devices, and from them: what arrives has another bit. */
+    /* For copies onto devices, and from them: the arriving bytes have a flipped bit. */
     struct flip {
         size_t bytes;
         uint32_t at; /* counts down; 0: none does */

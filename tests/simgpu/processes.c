@@ -1,10 +1,11 @@
 /* processes.c - bytes between the simulated GPUs of several processes: files of one folder.
  *
- * With the setting `folder` what goes to another process is a file there, which that one takes
- * away. It comes about under another name, so it is whole when it is seen.
+ * With the setting `folder` bytes for another process are a file there, which that process removes.
+ * It is written under another name, so it is whole when it is visible.
  *
- * Between threads an operation runs when somebody waits for it, or for what needs it. Nobody knows
- * here what another process waits for, so a thread runs what may run, every millisecond. */
+ * Between threads an operation runs when a thread waits for it, or for an operation that needs it.
+ * The waits of another process are unknown here, so a thread runs all runnable operations every
+ * millisecond. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

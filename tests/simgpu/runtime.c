@@ -206,7 +206,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     return simgpu_leave(error);
 }
 
-/* Who asks again and again gets the stream on, as time does. */
+/* Repeated queries let the stream progress, as time does. */
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     cudaError_t error = simgpu_enter(__func__);
@@ -225,7 +225,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user)
     if (error == cudaSuccess && !simgpu_is_stream(stream))
         error = cudaErrorInvalidResourceHandle;
     if (error == cudaSuccess && simgpu_spoils_capture(stream))
-        error = cudaErrorStreamCaptureUnsupported; /* CUDA takes it; nobody here asks for it */
+        error = cudaErrorStreamCaptureUnsupported; /* CUDA accepts it; no caller here uses it */
     if (error == cudaSuccess) {
         struct op *op = simgpu_new_op(OP_HOST, &(struct simgpu_work){.run = fn}, NULL, 0);
         op->user = user;
@@ -283,7 +283,7 @@ static cudaError_t post_event(cudaStream_t stream, cudaEvent_t event, enum op_ki
         return cudaErrorStreamCaptureUnsupported; /* as host functions */
     if (kind == OP_RECORD)
         event->recorded++;
-    if (event->recorded == 0) /* a wait for what was never recorded is none */
+    if (event->recorded == 0) /* a wait for an event that was never recorded returns at once */
         return cudaSuccess;
     op = simgpu_new_op(kind, NULL, NULL, 0);
     op->event = event;
@@ -346,7 +346,7 @@ static void run_launch(void *args)
     lanes_launch(&launch->head);
 }
 
-/* What the .cu files' launches call in place of the lanes (lanes.h). */
+/* The launches of the .cu files call this in place of the lanes (lanes.h). */
 int lanes_queue(void *stream_at, const struct lanes_launch *head)
 {
     cudaError_t error = simgpu_enter("cudaLaunchKernel");

@@ -1,4 +1,4 @@
-/* settings.c - what is simulated: devices, seed, and calls that fail (simgpu.h). */
+/* settings.c - the settings of the simulation: devices, seed, and calls that fail (simgpu.h). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

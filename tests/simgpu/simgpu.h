@@ -1,24 +1,24 @@
 /* simgpu.h - simulated GPUs: the CUDA runtime and a part of cuBLASLt, defined against NVIDIA's
- * headers and linked in place of the libraries. The objects that ship are linked with it as they
- * are; kernels run on lanes of the CPU (kernels/cuda/cpu/lanes.h).
+ * headers and linked in place of the libraries. The released objects are linked with it unchanged;
+ * kernels run on lanes of the CPU (kernels/cuda/cpu/lanes.h).
  *
- * Order: an operation of a stream runs behind those in front of it on its stream and behind the
- * events that its stream was told to wait for, and is not ordered otherwise. There is no thread
- * for a stream: operations run inside calls of the host, one at a time.
+ * Order: an operation runs after the earlier ones of its stream and after the events that its
+ * stream waits for; no other order holds. Streams have no threads: operations run inside calls of
+ * the host, one at a time.
  *
  *   seed % 3   0: as late as allowed: only when the host waits, and only what it waits for
  *              1: as early as allowed: within the call that queues
  *              2: at random
  *
- * Memory: a device's memory holds NaN when it is new, ends at a page that nobody may touch, and
- * can be touched while an operation runs only: the host that touches it dies of SIGSEGV, and so
- * does a kernel that touches another device's. A copy from or to host memory that is neither
- * page-locked nor registered is staged within the call, as CUDA does it, and counted. What is
- * page-locked is read when the copy runs.
+ * Memory: a device's memory holds NaN when it is new, ends at an inaccessible page, and is
+ * accessible only while an operation runs. The host that accesses it dies of SIGSEGV, and so does a
+ * kernel that accesses another device's. A copy from or to host memory that is neither page-locked
+ * nor registered is staged within the call, as CUDA does it, and counted. Page-locked memory is
+ * read when the copy runs.
  *
- * Graphs: what is queued on a stream that is captured is kept, and not run; a launch queues it with
- * the pointers of that moment. Addresses of freed memory are never given again: a graph or whoever
- * else touches them dies of SIGSEGV.
+ * Graphs: operations queued on a captured stream are kept, and not run; a launch queues them with
+ * the pointers of that moment. Addresses of freed memory are never reused: a graph or other code
+ * that accesses them causes SIGSEGV.
  *
  * Refused with CUDA's error: handles that are none, a device that is not there, memory that is not
  * allocated, calls from a host function, memory registered twice, an event recorded on another
@@ -40,10 +40,12 @@
  *   fail=CALL:N                     the N-th call of that name fails, once; N+: it and all later.
  *                                   "kernel": the launch succeeds and the device is lost later
  *   sick=WHAT                       the last GPU has errors, rows (that cannot be replaced),
- * pending (rows), bus (half of its lanes), links (one down), heat folder=PATH GPUs of several
- * processes exchange by files there flip=BYTES:N                    of the copies of at least so
- * many bytes onto devices the N-th has another bit when it arrives torn=BYTES:N the same of copies
- * from devices
+ *                                   pending (rows), bus (half of its lanes), links (one down),
+ *                                   heat
+ *   folder=PATH                     GPUs of several processes exchange by files there
+ *   flip=BYTES:N                    the N-th copy of at least so many bytes onto devices
+ *                                   arrives with a flipped bit
+ *   torn=BYTES:N                    the same for copies from devices
  */
 #ifndef HOLDFAST_TESTS_SIMGPU_H
 #define HOLDFAST_TESTS_SIMGPU_H
@@ -55,7 +57,7 @@
 /* Programs without NVIDIA's headers are linked without: then these are NULL. */
 #define SIMGPU_WEAK __attribute__((weak))
 
-/* All queued work has to be done. Ends the process at a setting that it does not know. */
+/* Call it when no work is queued. Ends the process at an unknown setting. */
 SIMGPU_WEAK void simgpu_set(const char *settings);
 
 struct simgpu_counts {
@@ -71,8 +73,8 @@ SIMGPU_WEAK struct simgpu_counts simgpu_counts(void);
 
 struct simgpu_work {
     void (*run)(void *args);
-    /* NULL: always. Whether it may run, asked under the lock of all streams; `blocker` names a
-     * stream (cudaStream_t) that has to get on first, NULL: another thread's call changes it. */
+    /* NULL: always. True when it may run, called under the lock of all streams. `blocker` names a
+     * stream (cudaStream_t) that has to progress first; NULL: another thread's call changes it. */
     bool (*is_ready)(void *args);
     void *(*blocker)(void *args);
     uint32_t devices; /* a bit for each whose memory it touches; 0: its stream's alone */

@@ -1,9 +1,9 @@
 /* streams.c - streams as queues, and the scheduler that takes from them (simgpu.h).
  *
  * The first operation of a stream may run when no other of the stream does, and, a wait, when its
- * event's record was reached. What the host waits for is always reached: a wait names a record that
- * was queued before it. Only a host function that runs on another thread, or work that waits for
- * another thread's call, has to be waited for. Host functions run without the lock. */
+ * event's record was reached. A host's wait always ends: it names a record that was queued before
+ * it. Only a host function that runs on another thread, or work that depends on another thread's
+ * call, takes real waiting. Host functions run without the lock. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,7 +105,8 @@ static struct CUstream_st *stream_of_record(const struct op *wait)
     return NULL;
 }
 
-/* What `stream` needs to get on: itself, or whoever it waits for. NULL: another thread. */
+/* The stream that `stream` needs to progress: itself, or the one it waits for. NULL: another
+ * thread. */
 static struct CUstream_st *needed(struct CUstream_st *stream)
 {
     while (stream != NULL && !may_run(stream)) {
@@ -145,7 +146,7 @@ static bool is_at_random(void)
     return simgpu.seed % 3 == 2;
 }
 
-/* One operation for who waits for `stream`; or another thread's. */
+/* Runs one operation for a wait on `stream`; or waits for another thread's. */
 static void get_on(struct CUstream_st *stream)
 {
     struct CUstream_st *next = is_at_random() ? any_of(stream->device) : NULL;
@@ -245,7 +246,7 @@ int simgpu_device(void)
     return current_device;
 }
 
-/* Versions are told without a driver; else one of the runtime's major version is needed. */
+/* Versions are returned without a driver; other calls need one of the runtime's major version. */
 static bool is_too_old(const char *call)
 {
     return simgpu.driver / 1000 < CUDART_VERSION / 1000 &&
