@@ -1,9 +1,9 @@
-"""lib_rules - bugs that are planted by rule: small changes of a line that a person could make.
+"""lib_rules - bugs that are planted by rule: small changes of a line, like those of a programmer.
 
 bugs_of() gives those of a file, as tests/mutants plants them: a condition is negated, a bound moves
 by one, == is !=, && is ||, a call is dropped, a function returns 0, a 1 is left out. tests_of()
-says who should notice: the tests that mutants.toml names for the file, the unit tests of its name,
-and those that include its header.
+gives the tests that should notice: the tests that mutants.toml names for the file, the unit tests
+of its name, and those that include its header.
 """
 import glob
 import os

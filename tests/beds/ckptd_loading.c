@@ -1,4 +1,4 @@
-/* ckptd_loading.c - loads by that client: a plan, shards or parts of them, and what they hold. */
+/* ckptd_loading.c - loads by that client: a plan, shards or parts of them, and their contents. */
 #include "tests/unit/ckptd_loading.h"
 
 int load_open_slices(struct loading *out, struct bed *bed, int64_t step,

@@ -9,7 +9,8 @@ void start_ckptd(struct bed *bed)
 {
     char program[512];
     const char *build = getenv("BUILD");
-    bool has_faults = strncmp(bed->store, "fault:", 6) == 0; /* only the tests' ckptd knows those */
+    bool has_faults =
+        strncmp(bed->store, "fault:", 6) == 0; /* only the tests' ckptd supports them */
     snprintf(program, sizeof program, "%s/%s", build != NULL ? build : "build",
              has_faults ? "tests/ckptd" : "ckptd");
     char *argv[] = {program,

@@ -1,5 +1,5 @@
-/* parallel_bed.c - a text and its tokens, runs of many ranks on them, and what they must have in
- * common: the losses and every tensor of the state. */
+/* parallel_bed.c - a text and its tokens, runs of many ranks on them, and the results that must
+ * agree: the losses and every tensor of the state. */
 #include "tests/unit/parallel_bed.h"
 
 char folder[64], tokens_path[96], marked_path[96], masked_path[96];
@@ -175,7 +175,8 @@ size_t count_of(const struct model_tensor *tensor)
     return tensor->rows * tensor->width;
 }
 
-/* Between float and what the state has of it: a moment of bf16 is a float that ends with zeros. */
+/* Compares a float with its value in the state: a moment of bf16 is a float that ends with
+ * zeros. */
 static void move_row(float *whole, void *own, size_t count, enum kernel_dtype dtype, bool out)
 {
     if (dtype == KERNEL_F32) {
@@ -226,7 +227,7 @@ static int move_state(struct stretch *s, struct parallel *p, const struct model_
         lane_copy(lane, at, state_at(state, part, 0), state_bytes(state, part));
     }
     int rc = lane_settle(lane);
-    /* Copies hold the same bits: whoever has the last one writes. */
+    /* Copies hold the same bits: the holder of the last one writes. */
     bool is_last = mesh_group_place(mesh, GROUP_COPIES) == mesh_group_size(mesh, GROUP_COPIES) - 1;
     static pthread_mutex_t moving = PTHREAD_MUTEX_INITIALIZER; /* stages share a tied tensor */
     pthread_mutex_lock(&moving);

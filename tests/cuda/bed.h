@@ -1,4 +1,4 @@
-/* bed.h - what lanes_bed.h and gpu_bed.h share: the cases of kernels_cases.h for the kernels of
+/* bed.h - shared by lanes_bed.h and gpu_bed.h: the cases of kernels_cases.h for the kernels of
  * kernels/cuda, wherever these run. */
 #ifndef HOLDFAST_TESTS_CUDA_BED_H
 #define HOLDFAST_TESTS_CUDA_BED_H
@@ -7,7 +7,7 @@
 #include "proto/base/sanitized.h"
 #include "tests/unit/kernels_cases.h"
 
-/* What lies behind a buffer is as it was made: 0xff. (AddressSanitizer finds this by itself.) */
+/* The bytes after a buffer are unchanged: 0xff. (AddressSanitizer finds violations by itself.) */
 static inline void nothing_written_past(const struct run *run)
 {
     for (int i = 0; !IS_SANITIZED && i < run->num_buffers; i++) {

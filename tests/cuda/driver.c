@@ -1,7 +1,6 @@
-/* driver.c - stands in for NVIDIA's driver (libcuda.so.1) while cuDNN builds plans for a GPU that
- * is not there (plans.c): code is taken and never run. The calls with which a plan is finished
- * succeed, and the names of kernels are printed. Of the others the library wants to know the
- * address only: they fail. */
+/* driver.c - replaces NVIDIA's driver (libcuda.so.1) while cuDNN builds plans for an absent GPU
+ * (plans.c): it accepts code and never runs it. The calls that finish a plan succeed, and the names
+ * of kernels are printed. The library needs only the addresses of the others: they fail. */
 #include <cuda.h>
 #include <stdio.h>
 

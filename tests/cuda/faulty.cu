@@ -68,7 +68,7 @@ template <bool HAS_WAIT> KERNEL(THREADS, 1) void copy_sixteen(struct faulty_args
     a.values[threadIdx.x] = x;
 }
 
-/* The second copy may arrive while others still read what the first one brought. */
+/* The second copy may arrive while other threads still read the first one's bytes. */
 KERNEL(THREADS, 1) void copy_over_what_is_read(struct faulty_args a)
 {
     SHARED(struct quad[THREADS / 4], all);

@@ -1,4 +1,4 @@
-"""lib_gpu - what gpu_check and gpu_bench share: tokens of our own texts, a ckptd, nvidia-smi."""
+"""lib_gpu - shared by gpu_check and gpu_bench: tokens of our own texts, a ckptd, nvidia-smi."""
 import os
 import shutil
 import subprocess
@@ -43,7 +43,7 @@ def start_ckptd(folder, pool, segment):
 
 
 def smi(what):
-    """What nvidia-smi says of the first GPU; "" where it is not, or does not know."""
+    """nvidia-smi's answer about the first GPU; "" where it is missing, or does not know."""
     tool = shutil.which("nvidia-smi")
     done = tool and subprocess.run([tool, f"--query-gpu={what}", "--format=csv,noheader"],
                                    capture_output=True, text=True)

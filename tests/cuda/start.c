@@ -1,5 +1,5 @@
 /* start.c - a program with the kernels for GPUs, linked with NVIDIA's runtime: opens a GPU, adds
- * two tensors on it and looks at every sum. Without a GPU: one line that says so, and status 78. */
+ * two tensors on it and checks every sum. Without a GPU: one line that says so, and status 78. */
 #include <stdio.h>
 
 #include "kernels/cuda/run.h"

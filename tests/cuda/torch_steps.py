@@ -144,8 +144,8 @@ def adamw_of_one(value, gradient, first, second, step):
 
 
 class NarrowAdamW:
-    """AdamW whose moments are bf16, and gradients where that is wanted; of torch's interface, what
-    step_once() needs."""
+    """AdamW whose moments are bf16, and on request gradients; with the part of torch's interface
+    that step_once() needs."""
 
     def __init__(self, parameters, is_compiled, has_narrow_gradients):
         self.parameters = list(parameters)
@@ -203,7 +203,7 @@ def step_once(model, optimizer, tokens, targets):
 
 
 def timed(device, work):
-    """What work() returns, and milliseconds until the device had done it."""
+    """The result of work(), and milliseconds until the device had done it."""
     if device == "cpu":
         start = time.perf_counter()
         return work(), 1e3 * (time.perf_counter() - start)

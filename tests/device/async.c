@@ -25,7 +25,7 @@ struct region {
     char *at;
     size_t bytes;
     enum device_memory where;
-    bool is_foreign; /* pinned memory of somebody else's */
+    bool is_foreign; /* pinned memory of another owner */
     struct region *next;
 };
 
@@ -42,7 +42,7 @@ struct async_lane {
     struct lane base;
     struct lane *cpu;
     uint64_t seed;      /* of its delays; its thread's alone */
-    struct late *first; /* what has not run yet: a lane with an error drops it */
+    struct late *first; /* operations that have not run yet: a lane with an error drops them */
 };
 
 static struct async_device *device_of(const struct device *device)
@@ -275,7 +275,7 @@ struct copy {
 static int run_copy(void *args)
 {
     const struct copy *copy = args;
-    /* What was unpinned meanwhile is the device's no more. */
+    /* Memory that was unpinned meanwhile is not the device's any more. */
     CHECK(async_owns(copy->device, copy->to));
     CHECK(copy->from == NULL || async_owns(copy->device, copy->from));
     if (copy->from != NULL)

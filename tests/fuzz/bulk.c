@@ -1,7 +1,6 @@
-/* bulk.c - fuzz target: what a client sends over the bulk plane behind its handshake, and the
- * answers of a server that lies. The first byte says which. A client's bytes go over a socket to
- * the real server, behind which is an object that a node has opened (ckptd/bulk/bulk_handles.c) by
- * the handle HANDLE.
+/* bulk.c - fuzz target: a client's bytes over the bulk plane after its handshake, and false answers
+ * of a server. The first byte selects which. A client's bytes go over a socket to the real server,
+ * which serves an object that a node has opened (ckptd/bulk/bulk_handles.c) by the handle HANDLE.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -97,7 +96,7 @@ static void try_client(const uint8_t *data, size_t bytes)
     close(fd);
 }
 
-/* What passes as an answer has no more bytes behind it than the client has asked for. */
+/* An accepted answer is followed by no more bytes than the client has asked for. */
 static void try_answer(const uint8_t *data, size_t bytes)
 {
     struct bulk_request request;

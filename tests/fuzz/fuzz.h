@@ -1,10 +1,10 @@
-/* fuzz.h - what the fuzz targets share. A target is one function over untrusted bytes; it may
- * return whatever it likes, but must not crash, leak, hang or read outside of the bytes.
+/* fuzz.h - shared by the fuzz targets. A target is one function over untrusted bytes; it may return
+ * anything, but must not crash, leak, hang or read outside of the bytes.
  *
  * `make fuzz` links the targets with libFuzzer (clang) and lets each look for new inputs; `make
  * test` links them with replay.c and runs them over the inputs in tests/fuzz/corpus, which holds
- * small genuine files and whatever once made a target fail. A target says whether its parser took
- * the input: a genuine file that is refused tests nothing behind the first check. */
+ * small genuine files and inputs that once made a target fail. A target reports whether its parser
+ * accepted the input: a genuine file that is refused tests nothing after the first check. */
 #ifndef HOLDFAST_TESTS_FUZZ_H
 #define HOLDFAST_TESTS_FUZZ_H
 
@@ -21,7 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 /* Set by the target, for replay.c: this input is valid. */
 __attribute__((weak)) bool fuzz_taken;
 
-/* A copy that ends with its last byte, so that the sanitizer sees a read behind it. To be freed. */
+/* A copy that ends with its last byte, so that the sanitizer detects a read beyond it. The caller
+ * frees it. */
 static inline void *fuzz_copy(const uint8_t *data, size_t bytes)
 {
     void *copy = calloc(bytes + (bytes == 0), 1);
@@ -42,7 +43,7 @@ static inline int fuzz_file(char *path, size_t size, const uint8_t *data, size_t
     return fd;
 }
 
-/* The last place of `key` in the text with `room` bytes behind it, or NULL. For hashes, which a
+/* The last place of `key` in the text with `room` bytes after it, or NULL. For hashes, which a
  * fuzzer would never guess: a target puts the right one there. */
 static inline char *fuzz_last(char *text, size_t bytes, const char *key, size_t room)
 {

@@ -1,5 +1,5 @@
-/* manifest.c - fuzz target: a manifest, whole and as a summary. Its two hashes are made right, so
- * that what they protect is reached. */
+/* manifest.c - fuzz target: a manifest, whole and as a summary. Its two hashes are recomputed, so
+ * that the parser reaches the protected text. */
 #include "tests/fuzz/fuzz.h"
 
 #include "proto/format/manifest.h"
@@ -21,7 +21,8 @@ static void make_hashes_right(char *text, size_t bytes)
     }
 }
 
-/* What can be read can be written, and is then read as the same; but for former versions. */
+/* A manifest that can be read can be written, and is then read as the same; except former
+ * versions. */
 static void try_again(const struct manifest *manifest)
 {
     if (manifest->summary.version != MANIFEST_VERSION)

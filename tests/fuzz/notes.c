@@ -1,6 +1,6 @@
-/* notes.c - fuzz target: the small files of a store that say whose a directory is, and where shards
- * lie: the mark of unfinished work, also of a node's part, and places.json. The first byte says
- * which. */
+/* notes.c - fuzz target: the small files of a store that name a directory's owner, and the places
+ * of shards: the mark of unfinished work, also of a node's part, and places.json. The first byte
+ * selects which. */
 #include "tests/fuzz/fuzz.h"
 
 #include "proto/format/mark.h"
@@ -38,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     if (bytes == 0)
         return 0;
-    char *text = calloc(bytes + 1, 1); /* with a NUL behind it */
+    char *text = calloc(bytes + 1, 1); /* with a NUL after it */
     if (text == NULL)
         abort();
     memcpy(text, data, bytes);

@@ -1,7 +1,7 @@
-/* rpc.c - fuzz target: a message from the wire, of a peer or of a ckptd that lies. The first byte
- * says which; what comes out goes to what takes it: slices of a description, the summary of
- * a manifest, places, keys. Every message of every method of ckptd is there, or the
- * target fails. The order stays: inputs are kept. */
+/* rpc.c - fuzz target: a message from the wire, of a hostile peer or ckptd. The first byte selects
+ * which; the parsed message goes to its consumer: slices of a description, the summary of a
+ * manifest, places, keys. Every message of every method of ckptd is there, or the target fails. The
+ * order must not change, as inputs are kept. */
 #include "tests/fuzz/fuzz.h"
 
 #include "ckptd/attempt/describe.h"
@@ -33,7 +33,7 @@ static const ProtobufCMessageDescriptor *const types[] = {
     &holdfast__v1__adopt_request__descriptor,
     &holdfast__v1__gc_request__descriptor,
     &holdfast__v1__gc_reply__descriptor,
-    NULL, /* of messages that are no more */
+    NULL, /* of messages that no longer exist */
     &holdfast__v1__abort_save_request__descriptor,
     &holdfast__v1__release_shard_request__descriptor,
     &holdfast__v1__close_load_request__descriptor,
@@ -115,7 +115,7 @@ static void take_places(const void *text, size_t bytes)
     places_free(&places);
 }
 
-/* What is refused is nobody's key; what is not leaves no store. */
+/* A refused key is no key of a store; an accepted one stays inside the store. */
 static void take_key(const char *key)
 {
     struct manifest_summary place;

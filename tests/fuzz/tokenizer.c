@@ -14,7 +14,7 @@ static void try_text(const struct tokenizer *tokenizer, const uint8_t *text, siz
     if (tokenizer_encode(tokenizer, (const char *)text, bytes, &tokens, &count) == 0 &&
         tokenizer_decode(tokenizer, tokens, count, &decoded, &decoded_bytes) == 0 &&
         (decoded_bytes != bytes || memcmp(decoded, text, bytes) != 0))
-        abort(); /* what was encoded comes back */
+        abort(); /* decoding gives the encoded text back */
     free(decoded);
     free(tokens);
 }

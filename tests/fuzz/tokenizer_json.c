@@ -12,7 +12,7 @@ static size_t encode_from(struct encoder *encoder, const char *text, size_t byte
     const int32_t *tokens;
     size_t count;
     if (encoder_run(encoder, text, bytes, flags, &tokens, &count) != 0)
-        abort(); /* what opened encodes any text */
+        abort(); /* an accepted tokenizer encodes any text */
     if (count > 0)
         memcpy(out, tokens, count * sizeof *tokens);
     return count;
@@ -35,7 +35,7 @@ static void try_text(const struct tokenizer *tokenizer, const char *text, size_t
     if (both != count || memcmp(whole, parts, count * sizeof *whole) != 0)
         abort(); /* a text may be cut there */
     if (tokenizer_decode(tokenizer, whole, count, &decoded, &decoded_bytes) != 0)
-        abort(); /* what was encoded can be decoded */
+        abort(); /* encoded text can be decoded */
     free(decoded);
     encoder_close(encoder);
 }

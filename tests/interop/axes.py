@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""axes - each order of sums that axes of a mesh bring, trained as PyTorch trains it.
+"""axes - training with each order of sums that a mesh's axes cause, compared with PyTorch.
 
 Goal: 20 steps in each, and with both optimizers, have the losses and gradient norms of PyTorch on
 one process, which knows no mesh. Method: a LlamaForCausalLM with random weights, and one whose
 output is its embedding; the trainer's sums are cut in tp_blocks and cp_blocks. Tolerances,
-relative: in fp32 1e-6 for the first loss, 1e-4 for each loss and gradient norm; in bf16, beside
-PyTorch's fp32, 1e-3 for a loss and 1e-2 for a norm (eight bits of mantissa). Other samples fail it.
+relative: in fp32 1e-6 for the first loss, 1e-4 for each loss and gradient norm; in bf16, compared
+with PyTorch's fp32, 1e-3 for a loss and 1e-2 for a norm (eight bits of mantissa). Other samples
+exceed them.
 """
 from lib_llama import TINY, compare, compare_losses, load, our_steps, save_random, their_steps
 from lib_llama import torch, transformers
@@ -21,7 +22,7 @@ ROTATE = "--parallelism.context_parallel_rotate_method"
 OPTION = "--activation_checkpoint.selective_ac_option"
 TP_BLOCKS, CP_BLOCKS = "--canonical.tp_blocks", "--canonical.cp_blocks"
 LEAVES, GROUPS = "--canonical.micro_batches", "--canonical.groups"
-# Each order of sums, and what is computed anew. Every other mesh and mode has the bits of one of
+# Each order of sums, and each recomputation. Every other mesh and mode has the bits of one of
 # these: tests/unit/trainer_meshes.c.
 WAYS = {
     "one rank": (),

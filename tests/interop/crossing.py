@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""crossing - torchtitan's Trainer saves through ckptd, and its run goes on in ours, and back.
+"""crossing - torchtitan's Trainer saves through ckptd, and its run continues in ours, and back.
 
-Goal: with holdfast.torchtitan in its configuration a run of torchtitan that is stopped goes on as
-if it had not been; after `python -m holdfast cross` our trainer goes on from its state, and
-torchtitan from our trainer's: weights, moments of AdamW, updates, step and schedule.
-Method: torchtitan's Trainer and Llama on the CPU (lib_titan.py) and a real ckptd. Both trainers see
-the same samples, so the losses of the run that crosses are compared with those of the one that
-stays: 1e-6, relative, as step.py has it (a ten-millionth was seen). The moments or the schedule's
-step left out differ by ten times as much, which is told too (300 times was seen).
-From one saved step, FSDP 2 and tensor parallel 2 of torchtitan differ by 7.3e-8. From their starts
-they differ by 2.9e-4, by 2.9e-5 in the first loss: the meshes draw other initial weights. So each
-comparison here begins at a saved step.
+Goal: with holdfast.torchtitan in its configuration a stopped run of torchtitan continues as if
+undisturbed; after `python -m holdfast cross` our trainer continues from its state, and torchtitan
+from our trainer's: weights, moments of AdamW, updates, step and schedule. Method: torchtitan's
+Trainer and Llama on the CPU (lib_titan.py) and a real ckptd. Both trainers see the same samples, so
+the losses of the run that crosses are compared with those of the one that stays: 1e-6, relative, as
+step.py has it (a ten-millionth was seen). The moments or the schedule's step left out differ by at
+least ten times as much, which is tested too (300 times was seen). From one saved step, FSDP 2 and
+tensor parallel 2 of torchtitan differ by 7.3e-8. From their starts they differ by 2.9e-4, by 2.9e-5
+in the first loss: the meshes draw other initial weights. So each comparison here begins at a saved
+step.
 """
 import functools
 import math

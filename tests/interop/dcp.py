@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""dcp - torch.distributed.checkpoint through ckptd (holdfast.dcp), by the torch that PyPI has.
+"""dcp - torch.distributed.checkpoint through ckptd (holdfast.dcp), by the torch from PyPI.
 
-Goal: what FSDP2, HSDP, tensor parallel and both together save by dcp.save and dcp.async_save loads
-on any other mesh, bit for bit, optimizer and Python objects too; a save that was copied survives
-kill -9; no pickle is loaded that was not asked for; the calls that torch makes are those that
-tests/integration/python_dcp.py replays without it. Saves that fail: dcp_failures.py.
-Method: gloo on the CPU with 2, 3 and 4 processes and a real ckptd. The whole state of one mesh,
-gathered by torch itself, is the reference. With --record the recorded calls are written anew. Words
-on the command line choose tests by their names. lib_overlay.py: the DCP of an older torch.
+Goal: a state that FSDP2, HSDP, tensor parallel and both together save by dcp.save and
+dcp.async_save loads on any other mesh, bit for bit, with optimizer and Python objects. A copied
+save survives kill -9. No pickle is loaded without request. torch makes the calls that
+tests/integration/python_dcp.py replays without it. Saves that fail: dcp_failures.py. Method: gloo
+on the CPU with 2, 3 and 4 processes and a real ckptd. The whole state of one mesh, gathered by
+torch itself, is the reference. With --record the recorded calls are rewritten. Words on the command
+line choose tests by their names. lib_overlay.py: the DCP of an older torch.
 """
 import doctest
 import inspect
@@ -50,7 +50,7 @@ def session(server, name, **options):
     return holdfast.dcp.Session(name, server, take_over=True, **options)
 
 
-# ---- what ranks do ----
+# ---- the ranks ----
 
 
 def save_on(rank, mesh, server, name, reference):
@@ -91,7 +91,7 @@ STRIDED = torch.arange(96.0).view(8, 12)  # fused rows: of both halves each rank
 
 
 def strided_state():
-    """What a rank holds is no box: rows 0, 1, 4, 5 or 2, 3, 6, 7, all of them or half of each."""
+    """A rank's part is no box: rows 0, 1, 4, 5 or 2, 3, 6, 7, all of them or half of each."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     dp, tp = mesh.get_coordinate()
     rows = STRIDED[[0, 1, 4, 5] if dp == 0 else [2, 3, 6, 7]]
@@ -131,7 +131,7 @@ def plain_state():
 
 
 def strided_on(rank, mesh, server, name, make_saved, make_loaded):
-    """Saves what one makes (by all ways, if it can), loads it into what the other makes."""
+    """Saves the state of one (by all ways, if it can), loads it into that of the other."""
     keep = session(server, name)
     if make_saved is not None:
         state = make_saved()
@@ -151,7 +151,7 @@ def strided_on(rank, mesh, server, name, make_saved, make_loaded):
 
 
 def stage_on(rank, mesh, server, name):
-    """A ShardedTensor, and what one stage of a pipeline alone has."""
+    """A ShardedTensor, and a tensor of one stage of a pipeline alone."""
     from torch.distributed._shard import sharded_tensor
 
     rows = STRIDED.chunk(2)[rank].clone()
@@ -172,7 +172,7 @@ def stage_on(rank, mesh, server, name):
 
 
 def record_on(rank, mesh, server, name, out, loads):
-    """The items of a save, and of the loads of what is stored."""
+    """The items of a save, and of the loads of the stored state."""
     state = state_of(*make(mesh))
     planner = DefaultSavePlanner()
     planner.set_up_planner(state, is_coordinator=rank == 0)
@@ -267,7 +267,7 @@ def the_planner_of_an_async_save_is_asked(world):
 
 
 def a_copy_waits_for_what_the_streams_of_the_caller_have_queued(world):
-    """Simulated: torch.cuda with streams and events that tell who did what."""
+    """Simulated: torch.cuda with streams and events that record the order of work."""
     told, caller = [], threading.get_ident()
 
     class Event:
@@ -401,7 +401,7 @@ def pickles_of_others_are_not_loaded_unless_asked(world):
     assert "allow_pickle" in refused, refused
     assert not os.path.exists(Planted.folder)
     dcp.load({"state": 0}, storage_reader=keep.reader(allow_pickle=True))
-    assert os.path.exists(Planted.folder)  # it was asked for
+    assert os.path.exists(Planted.folder)  # it was requested
     keep.close()
 
 
@@ -432,7 +432,7 @@ def a_damaged_newest_gives_way_to_the_step_before(world):
             dcp.save({"w": torch.full((1000, 600), float(step))},
                      storage_writer=keep.writer(step), no_dist=True)
         keep.close()
-    world.stop()  # what is in memory is whole
+    world.stop()  # a whole image in memory
     for name in names:
         folder = os.path.join(world.store, name, "step-00000002-a0001")
         shard = os.path.join(folder, min(one for one in os.listdir(folder) if "shard" in one))
@@ -478,7 +478,7 @@ def dcp_files_on(rank, mesh, folder, reference, save):
 
 
 def plain_values():
-    """What tests/integration/python_convert.py expects of the recorded folder."""
+    """The expectations of tests/integration/python_convert.py for the recorded folder."""
     return {"whole": STRIDED, "half": torch.arange(12, dtype=torch.bfloat16).view(3, 4).t(),
             "f8": torch.arange(6.0).to(torch.float8_e5m2), "count": torch.tensor(7),
             "none": torch.zeros(0, 3), "u16": torch.arange(3, dtype=torch.int32).to(torch.uint16)}
@@ -504,7 +504,7 @@ def directories_of_dcp_are_converted_both_ways(world):
 
 
 def types_of_torch_come_through_a_conversion(world):
-    """Each is written and read without torch, and torch finds what it had saved."""
+    """Each is written and read without torch, and torch finds its saved state."""
     from holdfast import convert
 
     theirs, ours = os.path.join(world.folder, "types"), os.path.join(world.folder, "types-ours")

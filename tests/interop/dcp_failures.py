@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""dcp_failures - what becomes of saves by torch.distributed.checkpoint that fail.
+"""dcp_failures - failed saves by torch.distributed.checkpoint.
 
-Goal: a failed save is logged and training goes on, but the future of dcp.async_save fails; what can
-never be stored, and saves that fail in a row, end the run; what ckptd misses is in files if that is
-asked for, and after a rollback the newest is not a file of before. Method: as dcp.py; a ckptd that
-stops, hangs, has no room, or has the run for another client. Words on the command line choose.
+Goal: a failed save is logged and training continues, but the future of dcp.async_save fails. State
+that can never be stored, and saves that fail in a row, end the run. On request saves that ckptd
+misses are written to files, and after a rollback the newest is not an earlier file. Method: as
+dcp.py; a ckptd that stops, hangs, has no room, or has the run for another client. Words on the
+command line choose.
 """
 import os
 import signal
@@ -50,7 +51,7 @@ def fail_on(rank, mesh, server, name):
 
 
 def without_on(rank, mesh, server, name, folder, stop, go):
-    """ckptd goes away behind step 1 and is back for step 5: the steps between are files."""
+    """ckptd is gone after step 1 and is back for step 5: the steps between are files."""
     warnings.simplefilter("ignore")
     keep = session(server, name, fallback=folder, timeout=20)
     state = state_of(*make(mesh))
@@ -73,7 +74,7 @@ def without_on(rank, mesh, server, name, folder, stop, go):
     stager = {"async_stager": keep.stager(3)} if lib_calls.stages() else {}
     saved = dcp.async_save(state, storage_writer=keep.writer(3), **stager)
     if not stager:
-        saved.result()  # the DCP of torch 2.6 shares what is on the CPU already
+        saved.result()  # the DCP of torch 2.6 shares tensors that are on the CPU already
     fill(0)  # the copy is the save's
     saved.result()
     fill(4)
@@ -182,7 +183,8 @@ def a_ckptd_that_stops_or_has_no_room_does_not_end_training(world):
 
 
 def a_lost_save_fails_the_future_of_async_save(world):
-    """To DCP's thread a logged one is a success; a later call raises what ends the run."""
+    """For DCP's thread a logged failure is a success; a later call raises the error that ends the
+    run."""
     holder = holdfast.Client(world.server, "lost")
     holder.save(1, {"w": numpy.zeros(4)}).wait()
     keep = holdfast.dcp.Session("lost", world.server, max_failures=4)
@@ -196,7 +198,7 @@ def a_lost_save_fails_the_future_of_async_save(world):
             told = str(saved.exception())
             assert f"step {step} was not saved" in told and "is being trained" in told, told
         saved = dcp.async_save(state, storage_writer=keep.writer(5))
-        while not saved.done():  # and it is not asked
+        while not saved.done():  # and it is not called
             time.sleep(0.05)
     try:
         holdfast.dcp.async_save(state, keep, 6)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""float8 - training with float8 products beside PyTorch's float8 types.
+"""float8 - training with float8 products compared with PyTorch's float8 types.
 
 Goal: forward and backward of the trainer's float8 products are those of PyTorch's casts. Method:
 from the same weights and samples, PyTorch with linear layers whose operands are scaled by a power
-of two, cast to torch.float8_e4m3fn (gradients: float8_e5m2, or what is set) and cast back; each
+of two, cast to torch.float8_e4m3fn (gradients: float8_e5m2, or as configured) and cast back; each
 sample on its own, as the trainer's micro-batches are.
 
 Gradients, a tensor at a time: one step of AdamW with eps = 1 and no decay moves a weight by lr g /
@@ -13,7 +13,7 @@ tensor (norm of the difference / norm) must be at most GRADIENT, and that of PyT
 fp32 at least APART times as much.
 
 Losses: the first within 1e-6; without float8 it is further away. AdamW's usual first steps follow
-the sign of a small gradient, so what comes after drifts: 20 losses within 1e-2, norms within 5e-2.
+the sign of a small gradient, so the later steps drift: 20 losses within 1e-2, norms within 5e-2.
 """
 import math
 

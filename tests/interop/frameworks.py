@@ -109,7 +109,7 @@ def compare(rank, weight, folder, reference):
 
 
 def twice(world, name, task, *more):
-    """A whole run of two processes, and one that goes on from what the first saved."""
+    """A whole run of two processes, and one that continues from the first one's checkpoint."""
     folder = os.path.join(world.folder, name)
     for goes_on, reference in ((False, None), (True, folder)):
         with meeting() as port:
@@ -178,7 +178,7 @@ def lightning_of_sharded_processes_resumes(world):
 
 
 def accelerator_of_shards():
-    """FSDP2 of Accelerate, which it makes on accelerators alone: here it is told of one."""
+    """FSDP2 of Accelerate, which supports only accelerators: here a fake one is reported."""
     accelerator = Accelerator(cpu=True)
     accelerator.state.distributed_type = DistributedType.FSDP
     accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(

@@ -35,7 +35,7 @@ FSDP = {"fsdp1": 1, "fsdp2": 2}  # and their versions
 
 
 def committed(world, name, step):
-    """A save that was copied commits, whatever became of the processes."""
+    """A copied save commits, whatever happens to the processes."""
     with holdfast.Client(world.server, name) as client:
         client.wait(step, timeout=120)
 
@@ -117,8 +117,8 @@ def the_trainer_of_hugging_face_ends_without_checkpoints(world):
 
 
 def llama_trainer(folder, keep, kind, callback, **options):
-    """A Llama of transformers, its embeddings tied, in a Trainer, by DDP, FSDP 1 or 2.
-    Accelerate makes FSDP on accelerators alone, so here it is told of one."""
+    """A Llama of transformers, its embeddings tied, in a Trainer, by DDP, FSDP 1 or 2. Accelerate
+    supports FSDP only on accelerators, so here a fake one is reported."""
     from accelerate import DistributedType, FullyShardedDataParallelPlugin
 
     class OnGloo(Trainer):
@@ -196,7 +196,7 @@ def the_trainer_of_hugging_face_resumes_on_two_processes(world):
         whole = losses(f"llama-{kind}", kind)
         losses(f"llama-{kind}-cut", kind, kill_at=5)
         rest = losses(f"llama-{kind}-cut", kind)
-        assert sorted(rest) == [1, 2, 3, 5, 6, 7, 8], rest  # 4 is logged behind its save
+        assert sorted(rest) == [1, 2, 3, 5, 6, 7, 8], rest  # 4 is logged after its save
         assert {step: whole[step] for step in rest} == rest, (kind, whole, rest)
         with holdfast.Client(world.server, f"llama-{kind}-cut") as client:
             assert [(info.step, info.world_size) for info in client.list()] == [
@@ -220,7 +220,7 @@ def a_checkpoint_of_the_trainer_becomes_a_folder_for_from_pretrained(world):
 
 
 def the_last_step_of_the_trainer_is_saved_as_the_last_of_its_run(world):
-    """Though its number is none of those that are asked for."""
+    """Though its number is none of the requested ones."""
     keep, last_ones = HoldfastCallback("ends", world.server, every=3), []
     trainer = llama_trainer(os.path.join(world.folder, "ends"), keep, "alone", TrainerCallback())
     with mock.patch.object(holdfast.dcp.Session, "note_last",
@@ -231,8 +231,8 @@ def the_last_step_of_the_trainer_is_saved_as_the_last_of_its_run(world):
 
 
 def a_run_of_the_trainer_crosses_to_our_names_and_back(world):
-    """With the losses and the weights of one that stayed, to the bit: names, rows, moments, counts
-    and the optimizer's groups are those that the Trainer asks for."""
+    """With the losses and the weights of an undisturbed run, to the bit: names, rows, moments,
+    counts and the optimizer's groups are those that the Trainer asks for."""
     class Stop(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
             if self.step == state.global_step:

@@ -99,7 +99,7 @@ def state_of(model, optimizer):
 
 
 def whole(state):
-    """Flat, every tensor whole: what two meshes must agree about."""
+    """Flat, every tensor whole: the form in which two meshes must agree."""
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
     return {name: value.full_tensor() if isinstance(value, DTensor) else value

@@ -1,4 +1,4 @@
-"""lib_frameworks - what the tests of trainers share: data, and FSDP2 on gloo."""
+"""lib_frameworks - shared by the tests of trainers: data, and FSDP2 on gloo."""
 from lib_dcp import torch
 
 

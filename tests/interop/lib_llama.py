@@ -1,8 +1,9 @@
-"""lib_llama - transformers' LlamaForCausalLM beside the trainer: finding, loading, comparing.
+"""lib_llama - transformers' LlamaForCausalLM compared with the trainer: finding, loading,
+comparing.
 
-A difference is the largest of all elements, relative to the largest element of what is expected;
-compare() prints it beside its tolerance, so the figures stay in the output. compare_steps() trains
-a model from one folder in both; their samples and learning rates are those of lib_reference.py.
+A difference is the largest of all elements, relative to the largest expected element; compare()
+prints it beside its tolerance, so the figures stay in the output. compare_steps() trains a model
+from one folder in both; their samples and learning rates are those of lib_reference.py.
 """
 import json
 import os

@@ -1,8 +1,7 @@
 """lib_streams - streams of CUDA, simulated on the CPU for dcp.py: copies that are late, or early.
 
-A late copy happens when somebody waits for an event behind it, and not before; an early one when it
-is queued. So bytes that are read too soon, or a buffer that is filled again too soon, are wrong
-ones.
+A late copy happens when a caller waits for an event after it, and not before; an early one when it
+is queued. So a read that comes too soon, or a buffer that is reused too soon, gives wrong bytes.
 """
 import contextlib
 from unittest import mock

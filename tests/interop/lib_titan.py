@@ -27,7 +27,7 @@ BATCH = 2  # sequences of a step
 
 
 class NoMemoryMonitor:
-    """torchtitan asks CUDA for figures of its memory, which it prints."""
+    """torchtitan asks CUDA for memory figures, which it prints."""
     device_name = "cpu"
 
     def get_peak_stats(self):

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""logits - what transformers computes from our export is what our trainer computes.
+"""logits - transformers computes from our export the same as our trainer.
 
 Goal: `export --format hf` of a trained model loads in LlamaForCausalLM, with every tensor, and
-gives the trainer's logits, in fp32 and in bf16; a rounded export is what PyTorch rounds to. A
-folder that was imported, trained and exported has other weights, and nothing else of it is other:
-it loads without a warning, and `generate` stops at its ends of a text.
-Method: a tiny Llama is trained hot, so that its attention depends on positions; the trainer writes
-the logits of its first sample (debug.logits_file), transformers computes them again from the
-folder. Tolerances, relative to the largest logit: fp32 1e-5 (sums in another order). bf16 has 8
-bits, and the two round at other places: 2e-2; and the root mean square distance of ours from the
-fp32 logits is at most 1.5 times that of PyTorch's. That the comparison sees an error is shown with
-query rows in another order.
+gives the trainer's logits, in fp32 and in bf16; a rounded export equals PyTorch's rounding. A
+folder that was imported, trained and exported differs only in the weights: it loads without a
+warning, and `generate` stops at its ends of a text. Method: a tiny Llama is trained hot, so that
+its attention depends on positions; the trainer writes the logits of its first sample
+(debug.logits_file), transformers computes them again from the folder. Tolerances, relative to the
+largest logit: fp32 1e-5 (sums in another order). bf16 has 8 bits, and the two round at different
+places: 2e-2; and the root mean square distance of ours from the fp32 logits is at most 1.5 times
+that of PyTorch's. Query rows in another order show that the comparison detects errors.
 """
 import json
 import logging
@@ -95,7 +94,7 @@ class Told(logging.Handler):
 
 
 def told_by(function):
-    """(what it gives, the warnings of transformers)"""
+    """(its output, the warnings of transformers)"""
     logger, told = logging.getLogger("transformers"), Told()
     transformers.utils.logging.set_verbosity_warning()
     logger.addHandler(told)

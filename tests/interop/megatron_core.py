@@ -3,7 +3,7 @@
 
 Goal: the sharded tensors and objects that Megatron-Core's own functions save on one cut load on
 another, several boxes of a tensor on one rank and a prepended axis too; an asynchronous save is
-durable when it is finalized; a save that failed leaves no metadata.json; what does not fit is told.
+durable when it is finalized; a failed save leaves no metadata.json; mismatches are reported.
 Method: megatron.core.dist_checkpointing as PyPI has it, gloo on the CPU, a real ckptd. Megatron's
 trainer needs a GPU and is not run.
 """
@@ -28,8 +28,8 @@ def dist_checkpointing():
 
 
 def state_of(rank, ranks, fill):
-    """A matrix cut by rows, experts one behind the other on a new axis, two boxes of one tensor on
-    each rank, an object of each rank, and what is not sharded."""
+    """A matrix cut by rows, experts along a new axis, two boxes of one tensor on each rank, an
+    object of each rank, and unsharded items."""
     from megatron.core.dist_checkpointing import ShardedObject, ShardedTensor
 
     rows = torch.arange(24.0).view(12, 2).chunk(ranks)[rank] * fill
@@ -137,8 +137,8 @@ def another_cut_loads_what_was_saved(world):
 
 
 def torch_dist_is_converted_both_ways(world):
-    """What Megatron wrote comes in, and goes out as what Megatron loads. The folder is that of
-    tests/integration/python_convert.py, which --record writes anew."""
+    """Megatron's files are imported, and the export loads in Megatron. The folder is that of
+    tests/integration/python_convert.py, which --record rewrites."""
     from holdfast import convert
     import holdfast
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """next_manager - torch_checkpointing's CheckpointManager through ckptd, as its users call it.
 
-Goal: what a user of torch_checkpointing writes works with holdfast.torch_checkpointing in the
-import: values of every kind come back, in place; saves overlap, and lock() alone keeps the
-optimizer off a copy; ranks of any mesh load what others saved, each its own values too; a failed
-save does not end training; no pickle is loaded that was not asked for. Method: the package as PyPI
-has it, gloo on the CPU with 1 to 4 processes, a real ckptd.
+Goal: code for torch_checkpointing works with holdfast.torch_checkpointing in the import. Values of
+every kind are restored in place. Saves overlap, and only lock() keeps the optimizer off a copy.
+Ranks of any mesh load the saves of others, each also its own values. A failed save does not end
+training; no pickle is loaded without request. Method: the package as PyPI has it, gloo on the CPU
+with 1 to 4 processes, a real ckptd.
 """
 import copy
 import os
@@ -126,7 +126,7 @@ def without_ckptd_it_is_one_line_or_their_files(world):
     except holdfast.errors.UnavailableError as error:
         assert str(error).count("\n") == 0
     made = []
-    files = LocalFileSystemStorageConfig(use_direct_io=False)  # ext4 wants aligned lengths
+    files = LocalFileSystemStorageConfig(use_direct_io=False)  # ext4 requires aligned lengths
     told = said_by(lambda: made.append(manager(where, "none", "waits", fallback=True,
                                                storage_config=files)))
     assert any("no ckptd" in line for line in told), told

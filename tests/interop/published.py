@@ -4,9 +4,9 @@
 Goal: Llama 3's own tokenizer.model gives the tokens of tiktoken, with its special tokens as text
 and as tokens, and so does the tokenizer.json that transformers makes of it; a published
 SentencePiece model of Llama 2's form (Mistral 7B's) gives SentencePiece's tokens, and made a
-tokenizer.json by transformers' rules those of the tokenizers library. Method: the files are those
-that the Python packages llama-models and mistral-common ship; the texts are 1 MB of real text,
-random Unicode and what is known to differ between tokenizers.
+tokenizer.json by transformers' rules those of the tokenizers library. Method: the files of the
+Python packages llama-models and mistral-common; the texts are 1 MB of real text, random Unicode and
+texts that are known to differ between tokenizers.
 """
 import glob
 import os

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""shapes - Llamas of eight shapes come in, are trained as PyTorch trains them, and go out again.
+"""shapes - Llamas of eight shapes are imported, trained as PyTorch trains them, and exported again.
 
-Goal: what transformers saved is imported, computes the logits of transformers, is trained for 20
-steps as PyTorch trains it, and what is exported after them loads in transformers and computes the
-trainer's logits. What was not trained comes back bit by bit.
-Method: LlamaForCausalLM with random weights (norms as well) in each shape; the trainer takes the
-shape from the folder's config.json. Its samples and learning rates are those of lib_reference.py.
-Tolerances: logits 1e-5 of the largest; loss of the first step 1e-6; loss and gradient norm of each
-of 20 steps 1e-4, as numerics.sh has them; and parameters, whose distance from PyTorch's after the
-steps is at most a hundredth of their distance from where they began. Nothing of it holds for a
-model that lacks what makes its shape, which is shown by the logits.
+Goal: a model that transformers saved is imported, computes the logits of transformers, and is
+trained for 20 steps as PyTorch trains it. The export after them loads in transformers and computes
+the trainer's logits. Untrained tensors come back bit by bit. Method: LlamaForCausalLM with random
+weights (norms as well) in each shape; the trainer takes the shape from the folder's config.json.
+Its samples and learning rates are those of lib_reference.py. Tolerances: logits 1e-5 of the
+largest; loss of the first step 1e-6; loss and gradient norm of each of 20 steps 1e-4, as
+numerics.sh has them; and parameters, whose distance from PyTorch's after the steps is at most a
+hundredth of their distance from where they began. A model without the features of its shape fails
+these, as the logits show.
 """
 import copy
 
@@ -23,7 +23,7 @@ BASE = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hid
         "max_position_embeddings": SEQ, "tie_word_embeddings": False}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
-# Name: what of the configuration, rotary base, scaling, and what makes it another model.
+# Name: settings, rotary base, scaling, and the feature that distinguishes the model.
 SHAPES = {
     "multi-head, theta 10000, eps 1e-6": (
         {"num_key_value_heads": 4, "rms_norm_eps": 1e-6}, 10000.0, None, {"rope_theta": 500000.0}),

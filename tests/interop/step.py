@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
 """step - a model made in transformers, imported, trained one step, exported: PyTorch's, both ways.
 
-Goal: `import` takes what save_pretrained wrote, to the bit; one optimizer step of the trainer in
-fp32 is PyTorch's clip_grad_norm_ and AdamW on the same batch; what is exported after it loads in
-transformers with equal parameters.
-Method: LlamaForCausalLM with random weights (norms as well), grouped key heads, tied and not, saved
-in one file or in several. The batch is the trainer's first (lib_reference.py knows its samples
-and the learning rate). Tolerances, relative to the largest element of a tensor where nothing
-else is said: loss and gradient norm 1e-6; first moments, which after one step are the clipped
-gradients times 1 - beta1, 1e-5, second moments 2e-5. Parameters, in learning rates beside two units
-in the last place: 1e-5 where PyTorch's AdamW is given our gradients; 1e-3 where all is PyTorch's,
-and the clipped gradient is nought or above 1e-6. AdamW's first step is g / (|g| + eps): of a
-gradient of a few eps it follows the last bits of a sum, so the smaller ones, at most 1 % of all,
-are left to the first rule.
+Goal: `import` reads the files of save_pretrained, to the bit; one optimizer step of the trainer in
+fp32 equals PyTorch's clip_grad_norm_ and AdamW on the same batch; the export after it loads in
+transformers with equal parameters. Method: LlamaForCausalLM with random weights (norms as well),
+grouped key heads, tied and not, saved in one file or in several. The batch is the trainer's first
+(lib_reference.py knows its samples and the learning rate). Tolerances, relative to the largest
+element of a tensor unless stated otherwise: loss and gradient norm 1e-6; first moments, which after
+one step are the clipped gradients times 1 - beta1, 1e-5, second moments 2e-5. Parameters, in
+learning rates plus two units in the last place: 1e-5 where PyTorch's AdamW gets our gradients; 1e-3
+where everything is PyTorch's, and the clipped gradient is zero or above 1e-6. AdamW's first step is
+g / (|g| + eps): of a gradient of a few eps it follows the last bits of a sum, so the smaller ones,
+at most 1 % of all, are left to the first rule.
 """
 import copy
 import json
@@ -69,7 +68,7 @@ def make(bed, name, tied, dtype=torch.float32, **options):
 
 
 def adamw(model, config, rate):
-    """PyTorch's step with the gradients that are there; what it keeps, by name."""
+    """PyTorch's step with the present gradients; its state, by name."""
     o, parameters = config["optimizer"], dict(model.named_parameters())
     optimizer = torch.optim.AdamW(parameters.values(), rate, (o["beta1"], o["beta2"]), o["eps"],
                                   o["weight_decay"])
@@ -152,7 +151,7 @@ def compare_step(bed, store, name, folder, model, **their_settings):
 
 
 def check_bits(bed, store, checkpoint, folder):
-    """What transformers loads is what the checkpoint holds, by a conversion that is not ours."""
+    """transformers loads the checkpoint's values, by an independent conversion."""
     want = their_form(weights_of(bed, store, checkpoint))
     for name, value in load(folder).named_parameters():
         assert torch.equal(value, want[name]), name

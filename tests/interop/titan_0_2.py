@@ -2,8 +2,8 @@
 """titan_0_2 - the CheckpointManager of torchtitan 0.2, patched, saves through ckptd and resumes.
 
 Goal: weights, moments, schedule and step come back to a new model, in each async_mode; another
-version of torchtitan is refused. Method: the real manager of torchtitan 0.2.2, which is put into a
-folder of its own (pip, without what it asks for: 0.3 has all of it), on two ranks of FSDP2.
+version of torchtitan is refused. Method: the real manager of torchtitan 0.2.2, which pip installs
+into a separate folder (without its dependencies: those of 0.3 suffice), on two ranks of FSDP2.
 """
 import os
 import subprocess
@@ -26,7 +26,7 @@ def fetch(world):
 
 
 def parts_on(rank, mode):
-    """What torchtitan's Trainer gives to its manager, small."""
+    """The arguments of torchtitan's Trainer for its manager, small."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torchtitan.components.checkpoint import CheckpointManager

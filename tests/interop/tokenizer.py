@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""tokenizer - the tokenizer that goes out with a model makes our tokens in transformers.
+"""tokenizer - the tokenizer exported with a model makes our tokens in transformers.
 
-Goal: AutoTokenizer, given nothing but the folder of an export, makes our tokens of 1 MB of real
-text and of random Unicode, puts the special token where our trainer has it, and gives the text
-back; what save_pretrained writes does so, too; from-chat renders conversations as
-apply_chat_template does. Method: a tokenizer is trained on that text and
-exported with a model that was never trained.
+Goal: AutoTokenizer, from the folder of an export alone, makes our tokens of 1 MB of real text and
+of random Unicode, puts the special token where our trainer has it, and gives the text back; so does
+the output of save_pretrained; from-chat renders conversations as apply_chat_template does. Method:
+a tokenizer is trained on that text and exported with a model that was never trained.
 """
 import json
 import os
@@ -30,7 +29,7 @@ def load(bed, folder="out"):
 
 
 def compare(theirs, bed, text):
-    text = text.replace("<|", "<!")  # what is special there is only text to us
+    text = text.replace("<|", "<!")  # special tokens there are only text to us
     ours, got = bed.tokens(text), theirs(text, add_special_tokens=False).input_ids
     assert ours == got, lib_text.first_difference(ours, got, "transformers")
     assert theirs.decode(got) == text
@@ -62,8 +61,8 @@ def what_transformers_saves_makes_the_same_tokens(bed):
     compare(load(bed, "saved"), bed, bed.text().decode()[:100000])
 
 
-# What the templates of published models use: blocks whose line breaks go, namespaces, macros, loop
-# controls, tools as JSON, the date, the marks of an answer.
+# Features that the templates of published models use: blocks whose line breaks are trimmed,
+# namespaces, macros, loop controls, tools as JSON, the date, the marks of an answer.
 CHATS = {
     "tools": """{%- if tools %}
     {{- "<tools>" }}

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""typed - what mypy says of the Python package, and of programs that use it.
+"""typed - mypy on the Python package, and on programs that use it.
 
-Goal: every function of the package is annotated and fits its annotations; a user's editor knows
-what calls take and give. Method: mypy, with NumPy alone beside it (torch and the frameworks are
-"Any" then, as they are for who has not installed them), in a venv of its own. A program that uses
-the package as its README does passes; each wrong line of another is found, and no other line.
+Goal: every function of the package is annotated and fits its annotations; a user's editor knows the
+types of arguments and results. Method: mypy, with NumPy alone beside it (torch and the frameworks
+are "Any" then, as for a user without them), in a separate venv. A program that uses the package as
+its README does passes; each wrong line of another is found, and no other line.
 """
 import os
 import re
@@ -68,7 +68,7 @@ def mypy():
 
 
 def found_in(*arguments):
-    """The lines of what mypy finds."""
+    """The lines of mypy's findings."""
     done = subprocess.run([mypy(), *STRICT, *arguments], cwd=SOURCE, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return [line for line in done.stdout.splitlines() if ": error:" in line]

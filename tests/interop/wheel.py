@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""wheel - what `make python` builds, installed where there is no compiler and no libckpt.
+"""wheel - the wheel of `make python`, installed without a compiler and without libckpt.
 
-Goal: the wheel runs the first example of the README; what libckpt needs beside glibc comes out of
-the wheel; its tag says manylinux; an install from source without a compiler says what it needs.
-Method: a new venv that sees nothing of the system's packages, a PATH with nothing but its own
-programs, a real ckptd. The example is the README's, to the letter but for the address.
+Goal: the wheel runs the first example of the README; the wheel contains libckpt's libraries except
+glibc; its tag says manylinux; an install from source without a compiler names the missing
+requirement. Method: a new venv that sees nothing of the system's packages, a PATH with only its own
+programs, a real ckptd. The example is the README's, unchanged except for the address.
 """
 import glob
 import os
@@ -28,7 +28,8 @@ assert rows.shape == (128, 2) and rows[127, 1] == 255, rows
 assert "torch" not in __import__("sys").modules
 print("LIBRARIES", *{line.split()[-1] for line in open("/proc/self/maps") if ".so" in line})
 """
-# What every Linux of the tag has (PEP 600); all else that libckpt loads is the wheel's.
+# Libraries that every Linux of the tag has (PEP 600); the wheel contains all others that libckpt
+# loads.
 SYSTEM = ("libc", "libm", "libdl", "librt", "libpthread", "ld-linux", "libgcc_s", "libstdc++",
           "libresolv", "libz", "libutil", "libnss", "libexpat", "libffi")  # the last: of ctypes
 
@@ -69,7 +70,8 @@ def the_wheel_runs_the_first_example_without_a_compiler(world):
 
 
 def the_wheel_serves_a_store_and_has_the_tools(world):
-    """With nothing of the system's but what the tag promises; a signal reaches ckptd itself."""
+    """With only the libraries of the system that the tag promises; a signal reaches ckptd
+    itself."""
     venv = os.path.join(world.folder, "venv")
     python, store = os.path.join(venv, "bin/python"), os.path.join(world.folder, "served")
     server = f"unix:{world.folder}/wheel.sock"

@@ -1,5 +1,5 @@
-/* alarms.c - a library that has a handler of its own for a signal of the whole process, as
- * profilers and timers have: it comes 2,000 times a second, to whichever thread takes it.
+/* alarms.c - a library with its own handler for a signal of the whole process, as profilers and
+ * timers have: it comes 2,000 times a second, to any thread.
  *
  *     LD_PRELOAD=build/shims/alarms.so ALARMS_FILE=file trainer ...
  *

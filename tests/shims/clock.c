@@ -1,11 +1,11 @@
-/* clock.c - a wall clock that jumps, for a program that knows nothing of it.
+/* clock.c - a wall clock that jumps, for an unmodified program.
  *
  *     LD_PRELOAD=build/shims/clock.so CLOCK_FILE=offset ckptd ...
  *
- * The file holds 8 bytes, the seconds to add (host byte order); who writes them moves the clock of
- * every program that has it, at once. Only CLOCK_REALTIME and what is made of it changes: the
- * monotonic clocks and the times of files stay those of the system, as they do when somebody sets
- * the clock. With CLOCK_PASSES=1 CLOCK_MONOTONIC changes, too: time passes. */
+ * The file holds 8 bytes, the seconds to add (host byte order); writing them moves the clock of
+ * every program with this shim, at once. Only CLOCK_REALTIME and its derived functions change: the
+ * monotonic clocks and the times of files stay those of the system, as when an operator sets the
+ * clock. With CLOCK_PASSES=1 CLOCK_MONOTONIC changes, too: time passes. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>

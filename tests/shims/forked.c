@@ -72,7 +72,7 @@ static int serve(int argc, char **argv, char **environment)
     (void)argc;
     (void)argv;
     int socket = atoi(getenv("FORKED_SOCKET")), fds[2], status;
-    unsetenv("FORKED_SOCKET"); /* for what the program starts */
+    unsetenv("FORKED_SOCKET"); /* for child processes of the program */
     unsetenv("LD_PRELOAD");
     if (getenv("FORKED_PRELOAD") != NULL)
         setenv("LD_PRELOAD", getenv("FORKED_PRELOAD"), 1);

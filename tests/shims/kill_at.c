@@ -2,10 +2,11 @@
  *
  *     LD_PRELOAD=build/shims/kill_at.so KILL_FILE=file ckptd ...
  *
- * The file holds two numbers of 8 bytes (host byte order), at which step SIGKILL comes (0: at none)
- * and which order that is, and behind them room for the name of that step, which is not taken. A
+ * The file holds two numbers of 8 bytes (host byte order), the step of SIGKILL (0: none) and the
+ * number of the order, followed by room for the name of that step, which is not performed. A
  * removal begins where a thread makes a tombstone; from there on each of its calls that change or
- * sync names is a step. What other threads do, and what began before the order, is none. */
+ * sync names is a step. Calls of other threads, and removals that began before the order, do not
+ * count. */
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>

@@ -1,8 +1,10 @@
-/* mpi_one_thread.c - an MPI that lets only its first thread call, before the one that is there.
+/* mpi_one_thread.c - an MPI that permits only its first thread to call, in front of the installed
+ * one.
  *
  *     mpirun -x LD_PRELOAD=build/shims/mpi_one_thread.so trainer --comm.backend mpi ...
  *
- * It grants MPI_THREAD_FUNNELED, which is 1 with Open MPI and with MPICH, whatever is asked for. */
+ * It grants MPI_THREAD_FUNNELED, which is 1 with Open MPI and with MPICH, whatever level is
+ * requested. */
 #define FUNNELED 1
 
 int PMPI_Init_thread(int *argc, char ***argv, int required, int *provided);

@@ -45,7 +45,7 @@ struct seen {
     time_t until;
 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the fields below */
 static struct seen seen[NAMES_MAX];
 static size_t next_seen;
 static struct {
@@ -66,7 +66,7 @@ __attribute__((constructor)) static void read_settings(void)
         abort(); /* or the test would test nothing */
 }
 
-/* ---- what the system itself says ---- */
+/* ---- the system's own calls ---- */
 
 static int raw_open(int folder, const char *name, int flags, mode_t mode)
 {
@@ -317,7 +317,7 @@ int close(int fd)
     return result;
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 int fallocate(int fd, int mode, off_t offset, off_t bytes)
 {

@@ -32,7 +32,7 @@ static int refuse_io_uring(void)
     struct sock_fprog program = {sizeof code / sizeof code[0], code};
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0)
         return 0;
-    /* Who may not, may when nothing that he starts gains rights. */
+    /* An unprivileged process may do it if its children cannot gain rights. */
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)
                : -1;
