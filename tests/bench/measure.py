@@ -170,8 +170,8 @@ class Row:
 
 
 class Share(Row):
-    """A figure that is nought at best, where a width relative to it says nothing: it is resolved
-    when its interval is narrower than the goal."""
+    """A figure that is zero at best, where a relative width means nothing. It is resolved when its
+    interval is narrower than the goal."""
 
     def resolved(self):
         low, high = self.interval()

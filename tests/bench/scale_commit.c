@@ -119,7 +119,7 @@ static void plan_group(void)
     run->coordinator->group = &group;
 }
 
-/* The checksum table of a shard, every checksum nought; the caller frees it. */
+/* The checksum table of a shard, every checksum zero; the caller frees it. */
 static uint8_t *make_table(uint64_t *out_bytes, uint64_t *out_hash, uint32_t rank)
 {
     const struct shard_geometry *geometry = &group.ranks[rank].geometry;

@@ -188,7 +188,7 @@ def rights(world):
 
 
 def leases(world):
-    """The relay holds the bytes, so the export goes on until it does not."""
+    """The relay holds the bytes, so the export runs until the relay releases them."""
     world.relay.hold("back")
     process = world.begin("export", world.one, "--output", world.output, "--force")
     leased = comes(lambda: glob.glob(os.path.join(world.store, world.run, "leases", "step-*")))

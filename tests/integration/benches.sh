@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # benches - the programs of `make bench` that build other modules' structures by hand still work.
 #
-# Goal: a change of these structures that breaks a bench is found here, not when somebody measures.
+# Goal: a change of these structures that breaks a bench is found here, not at the next measurement.
 # Method: each runs for milliseconds; its answers and files are checked, no figures.
 . "$(dirname "$0")/lib.sh"
 plan 7
@@ -39,7 +39,7 @@ options=(--model.flavor tiny --model.vocab_size 300 --training.seq_len 32 --trai
     --training.local_batch_size 1 --canonical.micro_batches 4 --comm.ranks 2 --kernels.threads 1)
 echo step | "$BUILD/bench/steps" "${options[@]}" -- "${options[@]}" --training.reduction fast \
     >"$tmp/out" 2>"$tmp/log"
-some='[0-9.]*[1-9][0-9]*' # more than nought
+some='[0-9.]*[1-9][0-9]*' # more than zero
 spent="\\{\"cpu\": $some, \"wall\": $some, \"compute\": $some, \"leaves\": \\[$some, $some\\]\\}"
 check "steps of two orders in turns, with the seconds of their leaves" \
     grep -qE "^\\{\"a\": $spent, \"b\": $spent\\}\$" "$tmp/out"

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """flood - allowed clients that misbehave.
 
-Goal: an allowed user cannot end ckptd or make it grow past what deploy/ckptd.conf documents for
-clients, cannot keep an operator out, and cannot stop or slow the saves of others: ckptd spends less
-than a tenth of a core on such a client, and names it in the log. Method: a real ckptd that another
-user may use, and that user's processes (this user's where root is missing), which write HTTP/2
-frames by hand: pings whose answers they never read, on many connections; messages of almost 4 MiB
-whose end never comes; greetings without a request on every available connection. Others cost ckptd
-work: pings and calls whose answers they read, whole messages of almost 4 MiB, connections that are
-opened and closed. ckptd's resident memory and its time on the processors are read meanwhile.
+Goal: an allowed user cannot end ckptd or make it grow past the limits that deploy/ckptd.conf
+documents for clients, cannot keep an operator out, and cannot stop or slow the saves of others:
+ckptd spends less than a tenth of a core on such a client, and names it in the log. Method: a real
+ckptd that another user may use, and that user's processes (this user's where root is missing),
+which write HTTP/2 frames by hand: pings whose answers they never read, on many connections;
+messages of almost 4 MiB whose end never comes; greetings without a request on every available
+connection. Others cost ckptd work: pings and calls whose answers they read, whole messages of
+almost 4 MiB, connections that are opened and closed. ckptd's resident memory and its time on the
+processors are read meanwhile.
 """
 
 import os

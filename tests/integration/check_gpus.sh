@@ -48,7 +48,7 @@ else
 fi
 fast=(--canonical.cp_blocks 2 --model.tied_embeddings true --canonical.micro_batches 4
     --training.reduction fast "${cp[@]}" "${nccl[@]}")
-# Of bf16, in half the memory: checkpoints hold no gradient, so a mesh goes on with the same bits.
+# Of bf16, in half the memory: checkpoints hold no gradient, so a mesh continues with the same bits.
 narrow=("${fast[@]}" --training.mixed_precision_reduce bfloat16)
 narrow_sums() {
     train sums $late 4 "${fast[@]}" && train narrow $late 4 "${narrow[@]}" &&

@@ -5,7 +5,7 @@ Goal: the archive of `make image` has digests that fit; ckptd in it starts as it
 packages' configuration, and serves saves, loads and lists of ranks outside through the socket.
 ckpt-cli and the trainer in it work; ckptd shuts down in order on request. Each program, folder and
 image that deploy/kubernetes names is there. Method: podman, where it can run here; else the root
-file system of the image in namespaces of its own (unshare), as the image's configuration says. The
+file system of the image in private namespaces (unshare), as the image's configuration says. The
 names of the tests say which. Kubernetes itself is not here. `make image` comes first, as it needs a
 network, which a test does not have: step `long` of tests/check runs it.
 """

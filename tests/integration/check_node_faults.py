@@ -260,7 +260,7 @@ def scenario(cluster, run, number, fault, chance):
 
 
 def story(cluster, folder, name, numbers, faults, chance):
-    """A run that goes on through all of that, a fault each time. Its losses."""
+    """A run that continues through all of that, a fault each time. Returns its losses."""
     run = Run(folder, name, STEPS)
     run.start(cluster.nodes, *SLOW)
     for number, fault in zip(numbers, chance.sample(faults, len(faults))):

@@ -108,7 +108,7 @@ def mixtures(bed):
     drawn = {source["name"]: source["draws"] for source in data["sources"]}
     test("the manifest has the place in each source", drawn == {"a": 21, "b": 9} and
          data["next_sample"] == 30 and data["tokens"] == 1920, data)
-    # Other weights, and one source more: each goes on where it was.
+    # Other weights, and one source more: each source continues where it was.
     three = "--training.mixture", bed.mixture(c=0.5, a=0.25, b=0.25)
     code, said = bed.train(name, (1, 2), 14, *three)
     data = bed.state(name, 14)["data"]

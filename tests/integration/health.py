@@ -184,7 +184,7 @@ def main():
         damaged(world)
         large(world)
         watched(world)
-        if not is_sanitized("trainer"):  # a sanitizer needs address space of its own
+        if not is_sanitized("trainer"):  # a sanitizer needs additional address space
             cramped(world)
     finally:
         world.close()

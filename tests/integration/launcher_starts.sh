@@ -2,9 +2,8 @@
 # Goal: the launcher detects how real processes end: lost ranks, ranks that saved, an mpirun that
 # hangs, a ckptd that does not start. It receives each signal. Method: real mpirun, but a stand-in
 # for the trainer: a script that ends each rank of each start the way the scenario says ("START RANK
-# ACTION" lines; a rank that is not listed waits for its peers and ends with 0). Where a test says
-# so, ckptd has a stand-in too, which does what $tmp/ckptd says. The decisions after an end:
-# launcher_rules.py.
+# ACTION" lines; a rank that is not listed waits for its peers and ends with 0). In some tests ckptd
+# has a stand-in too, which follows $tmp/ckptd. The decisions after an end: launcher_rules.py.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
 plan 31

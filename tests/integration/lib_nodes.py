@@ -112,7 +112,7 @@ class Cluster:
 
 
 class Run:
-    """The trainer with two ranks at each of the nodes; its losses go on from start to start."""
+    """The trainer with two ranks at each of the nodes; its losses continue from start to start."""
 
     def __init__(self, folder, name, steps):
         self.folder, self.name, self.steps, self.process = folder, name, steps, None

@@ -47,7 +47,7 @@ class Way:
         self.newest = self.frames = self.bytes = self.lost = self.overtaken = 0
 
     def due(self, now):
-        """When a frame that comes now goes on; None: it is lost."""
+        """When a frame that arrives now is forwarded; None: it is lost."""
         loss, late, delay = (self.chance.random() for _ in range(3))
         self.frames += 1
         if self.is_cut or loss < self.loss:

@@ -285,7 +285,7 @@ def named(cluster):
 
 
 def returned(cluster):
-    """n1 trains, is away while n3 goes on, and comes back."""
+    """n1 trains, is away while n3 continues, and comes back."""
     first, second, third = cluster.nodes
     first.save_one(100, ranks=2)
     run = first.run

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Goal: a step of poisoned samples is out of line. It is said, left out or taken back, as
-# training.outlying has it; a run that is killed around it, and goes on on other meshes, has the
-# bits of one that was left alone. Method: a tiny Llama learns one paragraph by heart, in whose
-# middle a stretch of noise stands; seeds and text are fixed, so the same step draws it always. Runs
-# with and without kills are compared by their losses, norms and last checkpoints.
+# Goal: a step of poisoned samples is out of line. It is logged, skipped or taken back, as
+# training.outlying says. A run that is killed around it, and continues on other meshes, has the
+# bits of an undisturbed one. Method: a tiny Llama learns one paragraph by heart, with a stretch of
+# noise in its middle; seeds and text are fixed, so the same step draws it always. Runs with and
+# without kills are compared by their losses, norms and last checkpoints.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 

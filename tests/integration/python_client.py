@@ -2,7 +2,7 @@
 """python_client - the package holdfast (clients/python) against a real ckptd, without torch.
 
 Goal: arrays of every type come back bit for bit, whole or in slices, from ckptd and from the
-store's directory; ranks save what other ranks load; the examples in the docstrings are correct;
+store's directory; ranks load the saves of other ranks; the examples in the docstrings are correct;
 errors are exceptions that name the remedy; an accepted save survives its process. Method: libckpt
 as built, ctypes, processes that are killed.
 """
@@ -671,7 +671,7 @@ def versions_flow_forwards_and_whole(world):
         first, last = int(version["b"][0]), int(version["a"][-1])
         assert first == last == (500 if version.info.attempt == 2 else version.step)
         seen.append((version.info.attempt, version.step))
-        if len(seen) == 1:  # a slow reader: the run goes on meanwhile, and the next is its newest
+        if len(seen) == 1:  # a slow reader: the run continues meanwhile, and the next is its newest
             with holdfast.Client(world.server, "flow") as other:
                 newest = other.newer((1, version.step + 2), timeout=30)
         elif len(seen) == 2:

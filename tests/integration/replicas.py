@@ -76,7 +76,7 @@ def change_bit(pid, address):
 
 
 class Run:
-    """Of two replicas, each the whole model; its log and losses go on from start to start."""
+    """Of two replicas, each the whole model; its log and losses continue from start to start."""
 
     def __init__(self, world, name):
         self.world, self.name, self.process = world, name, None

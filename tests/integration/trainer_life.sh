@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Goal: a run can be stopped, resumed, killed, misconfigured and left without ckptd, and ends with
-# the numbers of a run to which nothing happened; where it cannot go on it says why and ends with
-# the right code. Method: one undisturbed run gives loss file and final checkpoint. Then runs of
-# the same settings are disturbed in one way each. debug.pause_at_step holds a run in mid-step, so
-# that nothing depends on timing.
+# the numbers of an undisturbed run; where it cannot continue it logs the reason and ends with the
+# right code. Method: one undisturbed run gives loss file and final checkpoint. Then runs of the
+# same settings are disturbed in one way each. debug.pause_at_step pauses a run in mid-step, so that
+# nothing depends on timing.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
@@ -150,7 +150,7 @@ ended
 check_equal "down: it ends with 75" "$status" 75
 check "down: the last save was the step before" says down "step 7 is durable"
 check "down: ckptd ends behind it" wait_gone "$ckptd_pid" 4
-start_ckptd --limits.takeover_ms 1000 # so long a run that goes on is waited for
+start_ckptd --limits.takeover_ms 1000 # a run that continues is waited for that long
 ends 0 "down: started again it ends with 0" "loaded step 7 " down
 check "down: every bit is the undisturbed run's" same down
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """frameworks - Lightning and Accelerate save through ckptd and resume; hf_trainer.py: the Trainer.
 
-Goal: a run that was saved by the plug-in goes on from it with the weights of a run that was never
-stopped; no file of theirs is needed. Method: tiny models on the CPU, the real Trainers, a real
-ckptd.
+Goal: a run that was saved by the plug-in resumes with the weights of a run that was never stopped;
+none of the frameworks' own files is needed. Method: tiny models on the CPU, the real Trainers, a
+real ckptd.
 """
 import os
 import sys

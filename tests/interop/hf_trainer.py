@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """hf_trainer - Hugging Face's Trainer saves through ckptd and resumes.
 
-Goal: a run that ends in the middle, also by SIGKILL, goes on from the newest checkpoint with every
-bit of one that was not stopped, through dropout and shuffled data: one process, and two by DDP,
-FSDP 1 and FSDP 2; so does one that crosses to our trainer's names and back.
-Method: tiny models on the CPU, the real Trainer, a real ckptd.
+Goal: a run that ends in the middle, also by SIGKILL, continues from the newest checkpoint with
+every bit of one that was not stopped, through dropout and shuffled data: one process, and two by
+DDP, FSDP 1 and FSDP 2; so does one that crosses to our trainer's names and back. Method: tiny
+models on the CPU, the real Trainer, a real ckptd.
 """
 import json
 import multiprocessing
@@ -67,7 +67,7 @@ def small_trainer(world, net, *callbacks):
 
 
 def the_trainer_of_hugging_face_saves_and_resumes(world):
-    """Cut at step 7 in its second epoch, it goes on at 6: with every bit of the run that was not,
+    """Cut at step 7 in its second epoch, it continues at 6: with every bit of an undisturbed run,
     through dropout and shuffled data, from ckptd alone."""
     class Crash(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
@@ -176,8 +176,8 @@ def llama_on(rank, port, folder, server, kind, kill_at, losses_to):
 
 
 def the_trainer_of_hugging_face_resumes_on_two_processes(world):
-    """Killed with -9 at step 5, it goes on at 4 with every bit of the losses of a run that was not,
-    through dropout, whose random states differ between the processes."""
+    """Killed with -9 at step 5, it continues at 4 with every bit of the losses of an undisturbed
+    run, through dropout, whose random states differ between the processes."""
 
     def losses(name, kind, kill_at=0):
         folder = os.path.join(world.folder, name)

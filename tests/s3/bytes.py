@@ -6,7 +6,7 @@ and name the object, and nothing but the right values is ever given; the ckptd w
 mends the object to the byte. Method: two shards of a few KiB in the strict server (lib_server.py),
 whose objects are changed in its memory. The package loads, without a ckptd, and ckpt-cli verifies.
 
-With TORTURE=1 every byte is loaded and verified, and every 64th is mended. Else one of LOADS,
+With TORTURE=1 every byte is loaded and verified, and every 64th is repaired. Else one of LOADS,
 VERIFIES and MENDS, from where SEED says.
 """
 

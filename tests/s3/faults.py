@@ -27,7 +27,7 @@ from lib_server import FAULTS, Fault, Server  # noqa: E402
 
 SIZE = 3 * PART + 4096
 TEXT = "a-manifest-of-the-tests"
-HAVE_NO_EFFECT = ("longer", "shorter", "truncated", "damaged", "stale")  # of their own: one place
+HAVE_NO_EFFECT = ("longer", "shorter", "truncated", "damaged", "stale")  # before and after are the same
 TORTURE = bool(os.environ.get("TORTURE"))
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
 STORIES_APART = 5

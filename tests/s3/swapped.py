@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """swapped - another bucket answers under the name of the far tier.
 
-Goal: a bucket that was made again under its name, empty or as somebody else's, is noticed, at a
+Goal: a bucket that was made again under its name, empty or with another owner, is noticed, at a
 start and while ckptd serves: one message reports it, nothing is sent there, and the disk keeps the
 checkpoints that drain. The former bucket is accepted again silently, the other one only after an
 operator's command. Method: the strict server (lib_server.py), whose objects are exchanged.

@@ -15,7 +15,7 @@
  * Refused as by NCCL: calls while a group is not on its stream yet, parts outside of a group's
  * ranks, and, as an asynchronous error of both, matching calls of another kind or size. Where two
  * ranks wait for calls that the other never makes, both wait until the caller's time limit.
- * ncclCommAbort drops what is queued. */
+ * ncclCommAbort drops the queued operations. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

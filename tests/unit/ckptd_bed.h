@@ -215,7 +215,7 @@ Holdfast__V1__SaveState wait_save(struct bed *bed, uint64_t step, char reason[51
 /* All ranks save `step`; true when it was committed. */
 bool save_step(struct peer *peers, uint32_t world_size, uint64_t step);
 
-/* A new attempt, whose ranks have described what they save. */
+/* A new attempt, whose ranks have described their tensors. */
 void bed_open_world(struct bed *bed, struct peer *peers, uint32_t world_size);
 
 /* Flips a bit of byte `at` in a file of a checkpoint. */

@@ -154,7 +154,7 @@ static void offend_while_saving(struct bed *bed, enum deed deed, int when)
     peers_close(peers, 1);
     load_if_whole(bed, 2);
     bed_open_world(bed, peers, 1);
-    assert_true(save_step(peers, 1, 3)); /* ckptd goes on, and the next one is whole */
+    assert_true(save_step(peers, 1, 3)); /* ckptd continues, and the next one is whole */
     peers_close(peers, 1);
     bed_restart(bed);
     assert_int_equal(load_all(bed, 1, NULL), 0);

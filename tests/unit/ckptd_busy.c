@@ -191,7 +191,7 @@ BED_TEST_BETWEEN(test_busy__a_third_save_takes_the_image_of_the_second_that_make
     assert_int_equal(step, 2);
     assert_int_equal(ask_save(bed, 2, 0, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
     assert_non_null(strstr(reason, "made way for a later save"));
-    assert_int_equal(call_make_way(&peers[0], &step), ERR_BUSY); /* the first goes on */
+    assert_int_equal(call_make_way(&peers[0], &step), ERR_BUSY); /* the first continues */
     json_t *status = bed_status(bed), *totals = json_object_get(status, "since_start");
     assert_true(json_is_integer(json_object_get(totals, "failed_saves")));
     assert_int_equal(json_integer_value(json_object_get(totals, "failed_saves")), 0);

@@ -401,7 +401,7 @@ TEST_BETWEEN(test_catalog__an_error_of_the_disk_proves_no_damage, set_up, tear_d
 /* Of the root, attempts, tombstones, the run, steps, pins, quarantine. */
 #define LISTS_BEFORE_STEPS 4
 
-/* Whether it is a checkpoint or rubbish: the start goes on, and it stays. */
+/* It is unknown whether it is a checkpoint or rubbish: the start continues, and it stays. */
 TEST_BETWEEN(test_catalog__a_step_that_cannot_be_listed_is_kept_and_named, set_up, tear_down)
 {
     for (uint64_t step = 2; step <= 3; step++) {

@@ -3,9 +3,9 @@
  * Goal: the invariants commit.I1 to I10 and commit.I12 under any order of events. Method: a seeded
  * scheduler plays ranks, disk and operator against the machine; completions come late, in any
  * order, twice, or for saves that are gone; I/O fails or its outcome is unknown; ranks die, abort,
- * begin again; the daemon crashes at any point and starts from what its disk shows. After every
- * event the world is checked: no acknowledged checkpoint is lost, nothing with a manifest lacks a
- * file. At the end the faults stop and everything must settle. Replay one world with
+ * begin again; the daemon crashes at any point and starts from the contents of its disk. After
+ * every event the world is checked: no acknowledged checkpoint is lost, nothing with a manifest
+ * lacks a file. At the end the faults stop and everything must settle. Replay one world with
  * SIM_SEED=<seed>; SIM_WORLDS=<n> sets how many. */
 #include "ckptd/machines/commit.h"
 #include "proto/base/report.h"
@@ -339,7 +339,7 @@ static struct truth *any_live(struct world *world)
     return chosen;
 }
 
-/* The stage of some rank goes on: END, or a durable shard; or it fails. */
+/* The stage of some rank advances: END, or a durable shard; or it fails. */
 static void stage_moves(struct world *world)
 {
     struct commit_actions list = {0};

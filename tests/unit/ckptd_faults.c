@@ -7,7 +7,7 @@
  * again. In the n-th run operation n fails (storage's fault back-end, which also splits transfers
  * and lets a failed publish come back), for n = 1, 2, ... until the story has no such operation.
  * The power cut is the same with every later operation failing too, and then storage_fault_crash;
- * the start after it is cut again at an operation of its own.
+ * the start after it is cut again at another operation.
  *
  * In make test one operation in ONE_IN fails once, for ever and with the power, with an errno that
  * changes, and every call of storage.h with some errnos, once and for ever, at an operation that

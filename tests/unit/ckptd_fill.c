@@ -80,7 +80,7 @@ static void start_held(struct bed *bed)
     pthread_mutex_unlock(&filling.mutex);
 }
 
-/* It is told to shut down, and gets that memory only then: later requests come after the drain. */
+/* It is asked to shut down, and gets that memory only then: later requests come after the drain. */
 static void end_thread_held(struct bed *bed)
 {
     service_drain(bed->service);

@@ -84,7 +84,7 @@ struct seen {
     char next[256];
 };
 
-/* Adds a page: runs come by their names, and within a run the order goes on. */
+/* Adds a page: runs come by their names, and within a run the order continues. */
 static void see_page(struct seen *seen, const Holdfast__V1__ListReply *page)
 {
     for (size_t i = 0; i < page->n_checkpoints; i++, seen->count++) {

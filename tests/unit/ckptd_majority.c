@@ -37,7 +37,7 @@ struct bed {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     uint32_t under_way, calls, first; /* first: the peer that was asked first */
-    uint32_t let_go;                  /* bits of peers whose publications go on */
+    uint32_t let_go;                  /* bits of peers whose publications continue */
     uint32_t unreachable;             /* likewise: these fail */
 };
 
@@ -157,7 +157,7 @@ static bool is_settled(void)
     return bed.is_answered && !bed.service.publishings;
 }
 
-/* The first; when it has answered the others, which go on when all are under way. */
+/* The first; after its answer the others, which continue when all are under way. */
 static bool advance_all(void)
 {
     uint32_t under_way = num_under_way();

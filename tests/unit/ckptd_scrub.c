@@ -231,7 +231,8 @@ TEST_BETWEEN(test_scrub__the_rate_is_kept, open_with_steps, bed_tear_down)
     assert_true(asked_ms >= 900);
 }
 
-/* Else a run that saves faster than the scrub reads would never let it go on to another. */
+/* Otherwise a run that saves faster than the scrub reads would never let it continue with
+ * another. */
 TEST_BETWEEN(test_scrub__what_is_saved_during_a_pass_waits_for_the_next, open_with_steps,
              bed_tear_down)
 {

@@ -12,7 +12,7 @@ static struct peer peers[RANKS];
 
 /* ---- saving ---- */
 
-/* All ranks save at `step` what they held at step `as`; the save is committed. */
+/* All ranks save at `step` their contents of step `as`; the save is committed. */
 static void save_as(struct bed *bed, uint64_t step, uint64_t as, char reason[512])
 {
     for (uint32_t i = 0; i < RANKS; i++)
@@ -70,7 +70,7 @@ BED_TEST(test_service__the_alarm_survives_a_restart_and_a_new_attempt)
     save_as(bed, 1, 1, reason);
     peers_close(peers, RANKS);
     bed_restart(bed);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0); /* the same attempt goes on */
+    assert_int_equal(peers_open(peers, bed, RANKS), 0); /* the same attempt continues */
     save_as(bed, 2, 1, reason);
     assert_non_null(strstr(reason, "step 1, attempt 1"));
     assert_alarms(bed, 1, 2, 1);

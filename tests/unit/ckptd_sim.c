@@ -466,7 +466,7 @@ static void retain_far(struct world *world, struct node *node)
 
 /* ---- readers, operators, rot ---- */
 
-/* By hand, from the bucket: the nodes' lists go on to name it. */
+/* By hand, from the bucket: the nodes' lists continue to name it. */
 static void remove_by_hand(struct world *world, const struct saved *saved)
 {
     uint32_t index = object_of(world, saved);

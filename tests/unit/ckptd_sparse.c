@@ -4,7 +4,7 @@
  * damage elsewhere does not matter, and is found when a load needs the chunk. Method: a service in
  * this process and raw clients (ckptd_bed.h) that want ranges of rows of one shard and ask for the
  * next range that they need. Rows are of 4 KiB and lie in one chunk each; the checksum table has a
- * chunk of its own. ckptd_read_plan_any.c tests which chunks several loads need, and when. */
+ * separate chunk. ckptd_read_plan_any.c tests which chunks several loads need, and when. */
 #define ROWS 1023u
 #define COLUMNS 1024u
 #include "tests/unit/ckptd_loading.h"

@@ -3,7 +3,7 @@
  * Goal: the table waits for the last hash and the sync for the last write; chunks of an aborted
  * save are not written any more; a write that fails while its chunk still waits to be hashed fails
  * that save alone; digests that a rank announces are used, except those of no tensor; a rank that
- * writes to what it has announced is named, and with storage.verify_after_write its save fails.
+ * writes to an announced range is named, and with storage.verify_after_write its save fails.
  * Method: a service in this process (ckptd_bed.h); the linker sends checksum_block_beside and
  * storage_submit through this file, which delays hashes or completions of writes, or fails a write.
  * A new service reads the committed checkpoints from the disk. */

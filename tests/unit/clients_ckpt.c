@@ -374,7 +374,7 @@ TEST_BETWEEN(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is, 
     ckpt_close(ckpt);
 }
 
-/* Also where the attempt goes on after a restart, when ckptd has them of its file. */
+/* Also where the attempt continues after a restart, when ckptd has them from its file. */
 TEST_BETWEEN(test_ckpt__what_a_run_says_of_itself_comes_back_as_it_was_sent, bed_open, bed_close)
 {
     struct bed *bed = *state;

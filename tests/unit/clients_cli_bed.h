@@ -25,8 +25,8 @@ struct world {
     char root[256], model[300], out[300], work[300];
     int said_fd, noise_fd; /* stdout and stderr of a command */
     char said[SAID_BYTES_MAX];
-    char what[160]; /* runs and what fails in it, for messages */
-    uint64_t store; /* what identifies its files */
+    char what[160]; /* the current run and its failure, for messages */
+    uint64_t store; /* the hash of its files' identities */
     /* Of the current command without a failure: its files, and its output without and with
      * --json. */
     uint64_t left;

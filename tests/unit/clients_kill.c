@@ -214,7 +214,7 @@ TEST_BETWEEN(test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training, bed_ope
     assert_int_equal(loaded.loaded_step, group.loaded_step);
 }
 
-/* SIGSTOP; SIGCONT lets it go on. */
+/* SIGSTOP; SIGCONT lets it continue. */
 static bool stop_ckptd(void)
 {
     int status;
@@ -279,7 +279,7 @@ TEST_BETWEEN(test_ckpt__a_stopped_ckptd_does_not_hold_up_a_question, bed_open, b
 #define FIRST_BEGIN_NS_MAX 5000000000ull /* not two deadlines of a call; then it backs off */
 #define NEXT_BEGIN_NS_MAX 3000000000ull
 
-/* Steps under a ckptd that is stopped in the middle of a save, and after it goes on. */
+/* Steps under a ckptd that is stopped in the middle of a save, and after it continues. */
 static int work_through_a_stop(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                                uint32_t rank)
 {

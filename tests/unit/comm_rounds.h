@@ -73,7 +73,7 @@ static inline void want_filled(const unsigned char *data, size_t count, uint32_t
         want(data[i] == byte_of(from, to, i));
 }
 
-/* ---- what moves bytes ---- */
+/* ---- calls that move bytes ---- */
 
 static inline int all_to_all_rounds(struct comm *comm, void *user)
 {

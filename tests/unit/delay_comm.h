@@ -101,7 +101,7 @@ static inline double delay_units(const struct op *op)
     return is_half ? 1 : op->kind == OP_BACKWARD ? 2 : 0;
 }
 
-/* A rank without samples behind a link; `run` gets the link. */
+/* A rank without samples on a slow link; `run` gets the link. */
 static inline int delay_rank(struct comm *inner, struct delay_link *link,
                              const struct config *config, int (*run)(struct rank *rank, void *link))
 {

@@ -303,7 +303,7 @@ TEST(test_move__parted__a_marker_left_in_the_trash_costs_no_shard)
     assert_int_equal(count_names(storage, "run/trash"), 0);
     assert_int_equal(store_trash_put(storage, GROUP, 2000, false), 0);
     assert_int_equal(publish_manifest(storage, "run/trash/" STEP ".1000/manifest.json"), 0);
-    assert_int_equal(store_trash_empty(storage, &in_trash), 0); /* the other one stays */
+    assert_int_equal(store_trash_empty(storage, &in_trash), 0); /* the other checkpoint stays */
     assert_true(has_shards(storage) &&
                 bed_exists(storage, "run/trash/" STEP ".2000/manifest.json"));
     storage_close(storage);

@@ -434,7 +434,7 @@ TEST_BETWEEN(test_uring__what_was_moved_in_part_is_moved_whole, setup, teardown)
     expect_done(bed, runs);
 }
 
-/* Nothing, or less than a page of a direct transfer, which cannot go on inside of one. */
+/* Nothing, or less than a page of a direct transfer, which cannot continue inside of one. */
 TEST_BETWEEN(test_uring__no_progress_is_the_end_of_the_file_or_an_error, setup, teardown)
 {
     struct bed *bed = *state;

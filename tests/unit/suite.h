@@ -8,7 +8,7 @@
  *     SUITE(NULL, NULL)
  *
  * `state` is cmocka's: the setup of the group, or of the test, sets it. A file that may be skipped
- * has a main() of its own, which returns 77 or suite_run(). */
+ * has its own main(), which returns 77 or suite_run(). */
 #ifndef HOLDFAST_TESTS_SUITE_H
 #define HOLDFAST_TESTS_SUITE_H
 

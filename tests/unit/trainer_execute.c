@@ -1,4 +1,4 @@
-/* trainer_execute.c - a rank that cannot go on with its program ends the others, and itself.
+/* trainer_execute.c - a rank that cannot continue its program ends the others, and itself.
  *
  * Goal: when any operation of the computing thread or of a lane fails, every rank ends at once, and
  * only the failed rank has the reason. Method: ranks are threads, on a mesh of stages and shards or

@@ -1,6 +1,6 @@
-/* trainer_lineage.c - which arithmetic a run goes on with.
+/* trainer_lineage.c - the arithmetic with which a run resumes.
  *
- * Goal: a run keeps its order of samples and sums, and training.numerics, for ever, also one of
+ * Goal: a run keeps its order of samples and sums, and training.numerics, for ever, also a run from
  * before there was a choice. Method: the texts of manifests as older, this and newer trainers write
  * them, and as an import does. */
 #include "proto/base/report.h"

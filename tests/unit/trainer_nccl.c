@@ -303,7 +303,7 @@ static int one_ends(struct gpu *g, struct comm *world)
     return in_group(g, world, all_but_last);
 }
 
-/* The last rank cannot go on, and is there until the others have ended. */
+/* The last rank cannot continue, and is there until the others have ended. */
 static int one_fails(struct gpu *g, struct comm *world)
 {
     struct comm *group = NULL;

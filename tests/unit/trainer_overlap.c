@@ -204,7 +204,7 @@ TEST(test_overlap__a_step_is_as_long_as_its_critical_path)
 }
 
 /* Nothing is exchanged in the first forward, so there are more leaves; and a leaf's buckets, 8, may
- * all wait while the next forward goes on. */
+ * all wait during the next forward. */
 TEST(test_overlap__buckets_are_exchanged_behind_the_backward)
 {
     for (size_t i = 0; i < NUM_RATIOS; i++)

@@ -2,7 +2,7 @@
  *
  * Goal: all ranks learn of a request, a finding or a read error of one rank. A value that is not
  * finite is found at its origin. A diverging replica is found. A world that does not fit is refused
- * with the sum. Method: see parallel_bed.h; one rank is told to stop, loses its samples, or gets a
+ * with the sum. Method: see parallel_bed.h; one rank is asked to stop, loses its samples, or gets a
  * wrong bit. trainer_meshes.c tests that meshes have the same bits. */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"

@@ -98,7 +98,7 @@ class Worker:
         return self.together(lambda: saver.save(command["path"]))[0]
 
     def hold(self, command):
-        """One save and nothing beside it: training may go on when all is copied."""
+        """One save beside training, which may continue when all is copied."""
         saver = self.prepared(command)
 
         def body():
