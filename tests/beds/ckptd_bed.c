@@ -62,7 +62,7 @@ void bed_stop(struct bed *bed)
     bed_close_service(bed);
 }
 
-/* So that no test depends on how far the pool was filled when it began. */
+/* So that no test depends on how far the pool was filled at its begin. */
 static void bed_await_pool(const struct bed *bed)
 {
     const struct pool *pool = bed->service->pool;

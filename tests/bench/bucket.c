@@ -48,7 +48,7 @@ static void put(const char *key)
     storage_object_close(bed.storage, object);
 }
 
-/* Each transfer that has ended is begun anew with the next range. */
+/* Each completed transfer starts again with the next range. */
 static void get(const char *key)
 {
     static struct storage_transfer transfers[READS];

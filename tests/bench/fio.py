@@ -1,7 +1,7 @@
 """fio.py - the disk's own speed, by fio with io_uring, O_DIRECT and fixed buffers.
 
 A write makes new files in the folder of the bench, on the same file system as the stores of its
-ckptds, reserved first as ckptd reserves its own, and ends with fsync; it turns from file to file as
+ckptds, reserved first as ckptd reserves its own, and ends with fsync. It turns from file to file as
 many writers do. A read reads whole files, one after the other as ckptd does, or, `randread`, in any
 order. Compared with a load or a tool it reads the shards of the same checkpoint: the rate of a
 virtual disk depends on the place (1.4 to 1.8 GB/s at the same time were seen of files written

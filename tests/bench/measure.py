@@ -19,13 +19,13 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PAIRS_MIN, PAIRS_MAX = 7, 40
-# Runs of each side in a sample beside the disk: the rate of one that others use changes from run to
-# run by more than the goals leave.
+# Runs of each side in a sample of the disk: a shared disk's rate changes from run to run by more
+# than the goals allow.
 DISK_REPEAT = 2
 SURE = 6  # the range of fewer samples holds their median with less than 95 %
 RESOLVED = 0.05
 STOLEN_TOLD = 0.01
-START_SECONDS = 600  # of a ckptd that fills its pool beside others' work
+START_SECONDS = 600  # for a ckptd that fills its pool while other programs run
 LOST_MIN = 1e-3  # seconds: shorter times are not distinguishable from zero, and give no ratio
 # Pairs are added by halves of the present number: with a check after each pair a narrow interval
 # appears by chance far more often.
@@ -44,7 +44,8 @@ class Stolen:
         return time.monotonic() * os.cpu_count(), steal
 
     def share(self):
-        """Of the time of all processors, that for which there was work here, spent elsewhere."""
+        """The share of the time of all processors in which there was work here and the host ran
+        others."""
         before, self.last = self.last, self.look()
         return (self.last[1] - before[1]) / (self.last[0] - before[0])
 
@@ -95,7 +96,7 @@ class Row:
         self.ratios.append(ours / reference)
 
     def merge(self):
-        """Half as many samples, of twice as many runs."""
+        """Half as many samples, each of twice as many runs."""
         twos = [(rate_of(self.ours[i:i + 2]), rate_of(self.reference[i:i + 2]))
                 for i in range(0, len(self.ours) - 1, 2)]
         self.ours, self.reference, self.ratios = [], [], []
@@ -122,8 +123,8 @@ class Row:
         return (high - low) / 2 <= width * self.ratio()
 
     def width(self):
-        """The width until which pairs are added: one as wide as the way from the goal to par would
-        miss the goal by noise, though ours is at par."""
+        """The width until which pairs are added: with one as wide as the distance from the goal to
+        1, a program at par could miss the goal by noise."""
         near = abs(1 - self.goal) / 2 if self.goal else RESOLVED
         return min(near, RESOLVED) or RESOLVED
 

@@ -11,7 +11,7 @@ struct faulty_args {
     float *values;
 };
 
-/* Every value takes its place in the reversed order. */
+/* Reverses the order of the values. */
 template <bool HAS_BARRIER> KERNEL(THREADS, 1) void reverse(struct faulty_args a)
 {
     SHARED(float[THREADS], all);

@@ -38,13 +38,13 @@ static inline struct engine new_cuda_engine(void)
     return new_gpu_engine(KERNEL_BACKEND_REFERENCE, false);
 }
 
-/* A GPU has its own order, another each time. */
+/* A GPU has its own order, different each time. */
 static inline void set_order(uint64_t seed)
 {
     (void)seed;
 }
 
-/* Where no GPU is: one line and 78, before any test. Else its name. */
+/* Without a GPU: prints one line and returns 78, before any test. Else returns its name. */
 static inline void need_gpu(void)
 {
     struct device *device = NULL;

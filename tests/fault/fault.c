@@ -120,7 +120,7 @@ static void free_object(struct fault *fault, struct fault_object *object)
     free(object);
 }
 
-/* Takes the objects that only wait for a crash off the list and frees them. */
+/* Removes the objects that only wait for a crash from the list, and frees them. */
 static void free_objects(struct fault *fault)
 {
     struct fault_object **link = &fault->objects;

@@ -61,7 +61,7 @@ static inline struct fault *fault_of(struct storage *storage)
     return (struct fault *)storage;
 }
 
-/* Counts an operation and returns the error that it is to fail with, or 0. No mutex is held. */
+/* Counts an operation and returns its injected error, or 0. Call without a mutex. */
 int fault_begin(struct fault *fault, const char *what, const char *key);
 
 /* ---- chance; the mutex is held ---- */
@@ -76,7 +76,7 @@ bool fault_operation_fails(struct fault *fault, const char *what, const char *ke
 void fault_submit(struct storage *storage, struct storage_request *request);
 /* The wrapper's thread, until `stop`; `argument` is the wrapper. */
 void *fault_run(void *argument);
-/* Frees those that are kept for the next requests. */
+/* Frees the blocks that are kept for later requests. */
 void fault_free_requests(struct fault *fault);
 /* A power loss: decides which unsynced pages are on the disk. Call with the mutex held. */
 int fault_crash_pages(struct fault *fault, struct fault_object *object);
@@ -88,8 +88,8 @@ int fault_hold(struct storage *storage, struct storage_hold **out, const char *k
 void fault_release(struct storage *storage, struct storage_hold *base, bool stays);
 int fault_find_holder(struct storage *storage, const char *key);
 int fault_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
-/* The power is lost, and the holders with it. Their files were there, and whether those stay is for
- * the list of names. Both mutexes are held. */
+/* A power loss, which ends the holders, too. The list of names decides whether their files stay.
+ * Both mutexes are held. */
 int fault_crash_holds(struct fault *fault);
 
 #endif

@@ -155,7 +155,7 @@ static bool lies_in(const struct name_change *change, const char *key)
     return is_below_or_same(change->key, key);
 }
 
-/* Forgets every change of `key` and below it: they went with it. */
+/* Forgets every change of `key` and below it: they were removed with it. */
 static void drop_changes(struct fault_names *names, const char *key)
 {
     drop_those(names, lies_in, key);
@@ -375,7 +375,7 @@ int fault_names_published(struct fault_names *names, const char *key)
     return fault_names_synced(names, directory);
 }
 
-/* The last rename that is not durable, off the list; NULL: there is none. */
+/* Removes the last rename that is not durable from the list; NULL: there is none. */
 static struct name_change *take_rename(struct fault_names *names)
 {
     struct name_change **last = NULL;

@@ -94,7 +94,7 @@ static void fail_io(struct fault_io *io, int error, int number)
     io->outer->error_number = number;
 }
 
-/* It has ended in the wrapped back-end, on that one's thread. */
+/* It has ended in the wrapped back-end; runs on that one's thread. */
 static void inner_done(struct storage_request *inner)
 {
     struct fault_io *io = inner->user;
@@ -144,7 +144,7 @@ static void end_io(struct fault *fault, struct fault_io *io)
         note_sync(io);
 }
 
-/* Takes a request one step further. The mutex is held, and given up around calls. */
+/* Advances a request by one step. Called with the mutex, which is released around calls. */
 static void run_step(struct fault *fault, struct fault_io *io)
 {
     bool submit = false;

@@ -2,7 +2,7 @@
 """afar - ckpt-cli reads from a ckptd on another node, over TLS.
 
 Goal: each command that reads checkpoints answers with --server HOST:PORT what it answers on the
-directory: text, exit code, files that it writes, byte for byte; it reports damage at the same
+directory: text, exit code, files that it writes, byte for byte. It reports damage at the same
 places. A user who may load may read, only his run where the certificate names one, and change
 nothing. A checkpoint that is read is leased. Cut connections do not change the result; a ckptd that
 dies is not reported as damage. Method: a real ckptd on loopback with its bulk plane behind a relay

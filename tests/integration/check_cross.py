@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """check_cross - libckpt of another kind of machine saves through a ckptd of this one.
 
-Goal: `make client CROSS=` builds libckpt with a cross compiler; a program with the shared library
+Goal: `make client CROSS=` builds libckpt with a cross compiler. A program with the shared library
 and one with the archive save and load through ckptd, a program of this machine loads the same
 bytes, and the other way around. Method: the example runs under qemu, on this machine's ckptd and
 shared memory. Skipped where the compiler, qemu or the libraries are missing.

@@ -31,7 +31,7 @@ TRAINER = os.path.join(BUILD, "tests/clients_kill")
 SHIM = os.path.join(BUILD, "shims/kill_at.so")
 SAVED_FIRST = 6  # checkpoints that a prune finds
 PATIENCE = 60
-# In which each of the crowd should have been served.
+# In which each concurrent process should have been served.
 SERVED_SECONDS = 3 * float(os.environ.get("TEST_TIME_SCALE", "1"))
 ROUNDS_ALL = 20     # steps of the removal of two shards, and of the next one's beginning
 STEPS_APART = 3
@@ -87,7 +87,7 @@ class Crowd:
         return self.world.process.poll() is not None
 
     def wait(self):
-        """Until all of them were served, for a while."""
+        """Until all of them were served, or a time limit."""
         until = time.monotonic() + SERVED_SECONDS
         while self.served() != EVERYBODY and time.monotonic() < until and not self.bad:
             time.sleep(0.02)
@@ -118,7 +118,7 @@ class Crowd:
         return code == 0
 
     def oldest(self):
-        """One of those that go next; None when ckptd does not answer."""
+        """One of the next to be removed; None when ckptd does not answer."""
         code, out, _ = self.world.cli("list", self.world.run, "--json", *self.world.where)
         entries = json.loads(out) if code == 0 else []
         return crowds_chance.choice(entries[-3:]) if entries else None
@@ -184,7 +184,7 @@ class Trainer:
             self.lines.append(line)
 
     def kill(self):
-        """The step that was acknowledged last."""
+        """The last acknowledged step."""
         self.process.kill()
         self.process.wait()
         self.thread.join()

@@ -2,11 +2,11 @@
 """deb - the Debian packages: their contents, and the effects of installing, upgrading and removing
 them.
 
-Goal: lintian finds no error; the packages install with the dependencies that they name; the
+Goal: lintian finds no error. The packages install with the dependencies that they name. The
 installed ckptd saves; an upgrade leaves a running ckptd, its session with a trainer and an
 operator's configuration alone; a restart after it loses no committed checkpoint; the store survives
 a removal and a purge. Method: `make deb`; a root that is this machine's under an overlay in memory,
-whose dpkg knows the installed packages; there dpkg and the installed programs run. The higher
+whose dpkg knows the installed packages. There dpkg and the installed programs run. The higher
 version is the same packages with another number.
 """
 

@@ -5,8 +5,8 @@ Goal: an allowed user cannot end ckptd or make it grow past the limits that depl
 documents for clients, cannot keep an operator out, and cannot stop or slow the saves of others:
 ckptd spends less than a tenth of a core on such a client, and names it in the log. Method: a real
 ckptd that another user may use, and that user's processes (this user's where root is missing),
-which write HTTP/2 frames by hand: pings whose answers they never read, on many connections;
-messages of almost 4 MiB whose end never comes; greetings without a request on every available
+which write HTTP/2 frames by hand: pings whose answers they never read, on many connections.
+Messages of almost 4 MiB whose end never comes; greetings without a request on every available
 connection. Others cost ckptd work: pings and calls whose answers they read, whole messages of
 almost 4 MiB, connections that are opened and closed. ckptd's resident memory and its time on the
 processors are read meanwhile.
@@ -27,7 +27,7 @@ GROWTH = 176  # MiB: deploy/ckptd.conf, limits.request_bytes
 PING_GROWTH = 48  # of it those of connections, and some of gRPC's
 SESSIONS = 64
 PLACES = SESSIONS + 64
-BUDGET_SECONDS = 1.5  # in which a user that is shut out may come again
+BUDGET_SECONDS = 1.5  # after which a refused user may connect again
 
 
 def only_greet(path):

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Goal: kill -9 of a rank, of all ranks, or of ckptd, at random moments, 12 times: training ends
-# with the right loss, no committed checkpoint is lost, none is torn. Method: one run without
-# kills gives the loss of every step. Then runs under the launcher (3 ranks, at least 2) are shot
-# at after random waits until 12 shots were fired; a run that ends before is followed by the next.
-# Before each shot the committed checkpoints are noted. At the end: every run ended with 0, every
-# line of every loss file equals the undisturbed run's, every noted checkpoint is still there, and
-# all verify. The random numbers come from SEED (printed; give it again to repeat the waits and
+# with the right loss, no committed checkpoint is lost, none is torn. Method: one run without kills
+# gives the loss of every step. Then runs under the launcher (3 ranks, at least 2) are shot at after
+# random waits until 12 shots were fired. A run that ends before is followed by the next. Before
+# each shot the committed checkpoints are noted. At the end: every run ended with 0, every line of
+# every loss file equals the undisturbed run's, every noted checkpoint is still there, and all
+# verify. The random numbers come from SEED (printed; give it again to repeat the waits and
 # targets); SHOTS= fires so many, SAMPLE=1 thirty.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
@@ -40,7 +40,7 @@ still() { # PROGRAM FILE...: the process ids in the files; another program may h
         [ ! "/proc/$pid/exe" -ef "$BUILD/$1" ] || echo "$pid"
     done
 }
-shoot() { # RUN: SIGKILL to something of it; fails when there is nothing to hit at this moment
+shoot() { # RUN: SIGKILL to one of its processes; fails when there is none at this moment
     local notes pids victims what
     notes=$(ls -d "$tmp/$1.dir"/start-* 2>/dev/null | sort -V | tail -n 1)
     mapfile -t pids < <(still trainer "$notes"/rank-*.pid)

@@ -160,7 +160,8 @@ def cut_off(cluster, run, chance):
 
 
 def lose_packets(cluster, run, chance):
-    """Until some were lost, some overtaken, and a checkpoint was replicated all the same."""
+    """Until some packets were lost, some overtaken, and a checkpoint was replicated all the
+    same."""
     i = chance.randrange(len(DOMAINS))
     ways = cluster.switch.of(i + 1)
 
@@ -272,7 +273,7 @@ def story(cluster, folder, name, numbers, faults, chance):
 
 
 def untouched(cluster, folder, step):
-    """The losses of a run that nothing befalls, until that step."""
+    """The losses of an undisturbed run, until that step."""
     run = Run(folder, "whole", STEPS)
     run.start(cluster.nodes[:1], "--checkpoint.interval", str(STEPS))
     wait_until(lambda: os.path.exists(run.losses_at) and step in run.losses() or

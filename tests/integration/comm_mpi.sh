@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Goal: the collectives of the mpi back-end move the right bytes, add right, split right, and take
-# offsets beyond 2 GiB; they progress while a rank computes, and change no bit; a rank that dies
+# offsets beyond 2 GiB. They progress while a rank computes, and change no bit. A rank that dies
 # ends the others. Method: the rounds of tests/unit/trainer_comm.c, which check every received byte,
-# under mpirun with several numbers of ranks; a step in which a call of one rank fails
+# under mpirun with several numbers of ranks. A step in which a call of one rank fails
 # (trainer_execute.c); FSDP on two ranks, whose drawn step shows the calls of the flight recorders
-# beside the ranks' computation; then a paused rank of a run is killed.
+# beside the ranks' computation. Then a paused rank of a run is killed.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"

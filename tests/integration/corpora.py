@@ -3,9 +3,9 @@
 
 Goal: for any data a run's losses have the same bits on every mesh dp_replicate x dp_shard and over
 a resume on another one. A manifest holds the position in every source, and weights change without
-losing it; no step waits for a disk that keeps up on average; a damaged block ends training with 78
-and is named; a step that is repeated with other tokens is reported; a file of format 1 is verified
-by one rank of each node; the step line's mfu follows its formula. Method: a tiny Llama on corpora
+losing it. No step waits for a disk that keeps up on average. A damaged block ends training with 78
+and is named. A step that is repeated with other tokens is reported. A file of format 1 is verified
+by one rank of each node. The step line's mfu follows its formula. Method: a tiny Llama on corpora
 of repeated prose; loss files (hexadecimal floats) compared byte by byte; manifests read from the
 store; reads delayed by tests/shims/slow_read.c.
 """

@@ -2,9 +2,9 @@
 """corpus - `tokenizer tokens` on text and JSON lines, packed or not, and on folders.
 
 Goal: the tokens file holds the documents in the order of the files' paths, each between the special
-tokens; it has the same bytes packed or not and with any number of threads; of a prompt and an
-answer only the prompt is excluded from the loss; bad lines are skipped and named, up to a share;
-bad input is one line that names file, line and remedy, and leaves no file; rows of parquet and
+tokens. It has the same bytes packed or not and with any number of threads. Of a prompt and an
+answer only the prompt is excluded from the loss. Bad lines are skipped and named, up to a share.
+Bad input is one line that names file, line and remedy, and leaves no file; rows of parquet and
 conversations become lines. The trainer tokenizes a folder once, also when several runs start on it
 at the same time, and again when its files have changed; c4 says where to put its files.
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """doctor - ckpt-cli finds the causes by which a node loses time or checkpoints, or will.
 
-Goal: a healthy node gives 0; each finding has its verdict and its remedy; 1 when one is bad; 69
+Goal: a healthy node gives 0. Each finding has its verdict and its remedy; 1 when one is bad; 69
 without a ckptd, with all findings of the machine. Method: the real programs, and every finding
 caused: limits by prlimit, certificates of three days, a wrong clock (build/shims/clock.so), a
 seccomp filter (build/shims/no_uring), an absent node, file systems of a mount namespace.

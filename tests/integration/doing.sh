@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Goal: when a rank hangs, or dies by SIGKILL, ckptd and ckpt-cli report its call, its step, and for
-# how long; they report nothing for ranks that end by themselves. A rank that waits in vain prints
+# how long. They report nothing for ranks that end by themselves. A rank that waits in vain prints
 # the stacks of its threads. Method: two ranks, each a process; rank 0 is stopped within a step, so
-# rank 1 waits for it in a collective, and is killed; in another run rank 1 is stopped. Then the
+# rank 1 waits for it in a collective, and is killed. In another run rank 1 is stopped. Then the
 # launcher starts the ranks.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh

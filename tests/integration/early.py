@@ -6,7 +6,7 @@ after the commit only the rest is sent. Of an aborted save, or one whose node ha
 stays there, and no memory is held. Where both nodes have a rank, the shards of the second one's
 come to the first in the same way. Shards that are not final are not sent, and those that the
 manifest does not confirm are sent again. Method: two real ckptd on loopback addresses, ranks of
-libckpt in this process that stop before their last tensor, AbortSave, SIGKILL, SIGSTOP; a byte of a
+libckpt in this process that stop before their last tensor, AbortSave, SIGKILL, SIGSTOP. A byte of a
 shard that changes while it is fetched. A third node, which has no rank, gets all shards in the same
 way. A save is aborted for a rank that ends before it has begun it.
 """
@@ -212,7 +212,7 @@ def comes_before(pair, first, second):
 
 
 def comes_again(pair, first, second):
-    """The first node fetches a byte that is another one when the shard is whole."""
+    """The first node fetches a byte that differs from the final one of the shard."""
     pair.ranks[0].begin(2)
     wait_until(lambda: come(first, 2, PARTS, 1) > 0, first.said)
     pair.ranks[1].open_save(2)

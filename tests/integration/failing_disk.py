@@ -23,10 +23,10 @@ FINAL = "--checkpoint.final_seconds", 3
 AT_ONCE = 3
 SAVED = list(range(INTERVAL, STEPS + 1, INTERVAL))
 EXIT_RUN_AGAIN = 75
-# Each save creates a file, writes and syncs it; where the sync fails another file is tried, and
-# when that one's fails too the store is offline.
-# The fault, its operation, the committed steps, exit code, warning, and options: one save is tried
-# until it has failed often enough, others of its kind until their time is over.
+# Each save creates a file, writes and syncs it. Where the sync fails another file is tried, and
+# when that one's fails too the store is offline. The fault, its operation, the committed steps,
+# exit code, warning, and options: one save is tried until it has failed often enough, others of its
+# kind until their time is over.
 FAULTS = (("a full disk, from the second save on", "only=create,fail_from=2,errno=28", [3],
            EXIT_RUN_AGAIN, r"step 6 did not become durable.*No space left", ()),
           ("a full disk, of the second save", "only=create,fail_at=2,errno=28", [3, 9, 12], 0,

@@ -58,7 +58,7 @@ def comes_back(world, options):
 
 
 def comes_and_drains(world, options):
-    """As after a loss of the tier's trash: no save comes that would have the queue looked at."""
+    """As after a loss of the tier's trash: no save comes that makes ckptd scan the queue."""
     world.launch(*options, "--retention.trash_s", "86400", *DAY)
     save(world, 4)
     world.cli("rm", f"{world.run}@4-a4", "--yes", *world.where)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Goal: a run on GPUs has the losses, weights and moments of the CPU, bit for bit where no tensor
-# core has a part, on every mesh, in every order that CUDA allows, and when it is killed and
-# resumed on another mesh, or on the CPU. Without a driver, and when a GPU is lost, one line says
-# so. Method: the trainer's own objects with simulated GPUs in place of CUDA (tests/simgpu), one for
-# each rank; the CPU's run at the level avx2, whose products are those of the plain kernels.
+# core has a part, on every mesh, in every order that CUDA allows, and when it is killed and resumed
+# on another mesh, or on the CPU. Without a driver, and when a GPU is lost, one line says so.
+# Method: the trainer's own objects with simulated GPUs in place of CUDA (tests/simgpu), one for
+# each rank. The CPU's run at the level avx2, whose products are those of the plain kernels.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 . tests/integration/lib_gpus.sh
@@ -29,7 +29,7 @@ before=(--training.numerics 2)
 check "with training.numerics = 2, too" eval 'train before - 1 "${before[@]}" &&
     train likewise $random 2 "${before[@]}" && same_as before likewise && ! same before'
 
-# Step 4 of the CPU's run, without the samples that it had first; each run made again by the other.
+# Step 4 of the CPU's run, without its first samples; each run is made again by the other.
 back=(--training.nonfinite roll_back --debug.nonfinite_at_sample 6)
 taken_back() {
     train back - 1 "${back[@]}" && train fetched $random 2 "${snapshots[@]}" "${back[@]}" &&

@@ -67,7 +67,7 @@ check "and the last line says that no more is" \
     last_line accepted "stopped after step 7; step 5 is the newest durable one"
 stop_ckptd
 start_ckptd --tier.store "fault:least_us=${delay}000:local:$tmp/far"
-# Each save is waited for, so how fast this node's disk is is known before the run is held.
+# Each save is waited for, so the speed of this node's disk is known before the run is paused.
 held bucket 8 --training.grace_seconds 3 --checkpoint.durability bucket \
     --checkpoint.async_mode disabled
 check "a save reaches the slow second tier" wait_for 60 is_stored bucket@5 "$tmp/far"

@@ -6,7 +6,7 @@ Goal: `export --format hf` leaves a folder that the stock safetensors library re
 in Hugging Face's order of rows equal ours in our order; `import` takes such a folder, in fp32, bf16
 and fp16, tied or not, in one file or several, with any alignment; import(export(x)) is x; a trainer
 starts from an import as from its own equal weights. Hostile folders are refused and leave no files.
-Method: a tiny Llama is trained by the real trainer; its logits are computed again from the exported
+Method: a tiny Llama is trained by the real trainer. Its logits are computed again from the exported
 folder by a forward in NumPy that turns halves as Hugging Face does. Folders are then written by
 hand, byte by byte. A seed checkpoint that is exported, imported and trained has the losses of the
 seed that was trained directly.

@@ -4,11 +4,11 @@ programs.
 
 Goal: a tokenizer that we train opens in stock tiktoken, and tokenizer.json of `export --format hf
 --tokenizer` in Hugging Face's tokenizers library: both give the tokens of our tokenizer for any
-text, the latter the text back; the special tokens are known there.
-Method: a tokenizer is trained on 1 MB of real text, which is encoded again; then random Unicode, of
-characters that Unicode 3.2 had already, so that tables of different years agree. In tiktoken with
-Llama 3's expression. SEED=n gives other random text. Skipped when the Python packages tokenizers
-and tiktoken cannot be imported.
+text, the latter the text back. The special tokens are known there. Method: a tokenizer is trained
+on 1 MB of real text, which is encoded again; then random Unicode, of characters that Unicode 3.2
+had already, so that tables of different years agree. In tiktoken with Llama 3's expression. SEED=n
+gives other random text. Skipped when the Python packages tokenizers and tiktoken cannot be
+imported.
 """
 import json
 import os

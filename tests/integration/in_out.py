@@ -3,7 +3,7 @@
 last_save_*.
 
 Goal: a run without a checkpoint starts from a folder of Hugging Face, from another run, and from a
-run of another store, with the very losses of a run that began with those weights; with
+run of another store, with the very losses of a run that began with those weights. With
 initial_load_model_only = false it continues as the other run does. A run that has a checkpoint
 continues from it. The last step's weights are written in Hugging Face's form, and the last
 checkpoint can omit the optimizer. keep_latest_k applies where ckptd's settings allow it. Method: a

@@ -141,7 +141,8 @@ def removed_by_name(world, *where):
 
 
 def empty_runs(world):
-    """So many that were begun and never saved leave room for others when they are removed."""
+    """Runs that were begun and never saved count toward the limit; removing one makes room for
+    another."""
     world.stop()
     for number in range(4):
         os.makedirs(os.path.join(world.store, f"empty{number}", "attempts"))

@@ -77,7 +77,7 @@ class Killed(World):
 
 
 def kill_start(world):
-    """ckptd while it reads the store and removes rubbish; twice at times."""
+    """ckptd while it reads the store and removes rubbish; sometimes twice."""
     for _ in range(chance.randint(1, 2)):
         world.spawn(*OPTIONS)
         time.sleep(chance.expovariate(1 / 0.03))

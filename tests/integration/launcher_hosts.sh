@@ -3,8 +3,8 @@
 # other is lost with its ckptd, and uses it again when it is back. When asked to stop it saves on
 # another host than the launcher's. All losses are those of an undisturbed run. Method: real mpirun,
 # trainer and ckptd; the hosts are namespaces (lib_nodes.sh), and mpirun's agent enters them instead
-# of ssh. Each ckptd has a socket in its host's /tmp, a private store, and the others as its peers;
-# a third host runs only a ckptd, so two are a majority. The lost host ends with all its processes
+# of ssh. Each ckptd has a socket in its host's /tmp, a private store, and the others as its peers.
+# A third host runs only a ckptd, so two are a majority. The lost host ends with all its processes
 # and its link; it comes back with its store. Then its trainer cannot be executed any more: the
 # preflight detects it, and the third host replaces it.
 . "$(dirname "$0")/lib.sh"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Goal: with --emulate-nodes one host acts as several: a run whose ranks are on two nodes saves at
-# both and has the bits of threads; each rank has its node's name, ckptd, place, CPUs and GPUs.
+# both and has the bits of threads. Each rank has its node's name, ckptd, place, CPUs and GPUs.
 # Method: the real programs, two nodes with two ranks each; a script in front of the trainer records
-# each rank's environment; the test reads the ranks' output and the stores. (Several ckptd: nodes.py
+# each rank's environment. The test reads the ranks' output and the stores. (Several ckptd: nodes.py
 # and similar scripts.)
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Goal: a run as a job of SLURM saves at the warning before its time limit, ends with 75, is queued
 # again and continues. A job that loses a node, with its ckptd, continues on the remaining one, or,
-# when it needs both (--min-nodes), is queued again; a task of an array takes its own options; no
+# when it needs both (--min-nodes), is queued again. A task of an array takes its own options. No
 # loss differs from the undisturbed run's. Method: a real slurmctld, munged, four slurmd and four
 # ckptd, one of each in a separate node (lib_nodes.sh) that ends with all its processes. slurmctld
 # checks time limits 30 s after its start: by then the job with a limit must train.

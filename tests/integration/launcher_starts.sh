@@ -12,7 +12,7 @@ bin=$tmp/bin
 mkdir "$bin"
 cat >"$bin/ckpt-cli" <<'END'
 #!/bin/sh
-# Stand-in: ckptd answers, but for one that is to be started, which says itself when. None of them
+# Stand-in: ckptd answers, except one that is to be started, which reports that itself. None of them
 # can save, which is no reason to wait.
 if [ "$1" = status ]; then
     printf '{"pool": {\n"segments": 4,\n"segments_ready": %d\n}}\n' "$(cat "$RULES/ready")"
@@ -54,7 +54,7 @@ all_have() { # WHAT: as many notes of that name as ranks; their lines are in `al
     mapfile -t all < <(cat "$RULES/$1.$start".*)
     [ ${#all[@]} = "$OMPI_COMM_WORLD_SIZE" ]
 }
-save() { # none ends before all were told, so each can be heard
+save() { # no rank ends before all got the signal, so each can be observed
     echo told >"$RULES/told.$start.$rank"
     until_is 20 all_have told
     echo "$rank" >>"$RULES/saved"

@@ -34,7 +34,7 @@ LEAKS = re.compile(r"ckptd leaks: its memory beside the pool rose in each of the
 
 
 class Grower:
-    """Makes a ckptd hold more, run by run, by calls of ranks that never come."""
+    """Makes a ckptd hold more memory, run by run, by calls of ranks that never connect."""
 
     def __init__(self, world):
         self.world, self.count = world, 0

@@ -56,7 +56,7 @@ def greet(where):
 
 
 def pour(connections, data, seconds):
-    """Writes it to all of them again and again. The bytes that they took."""
+    """Sends it on all connections again and again. Returns the bytes that were accepted."""
     taken, until = 0, time.monotonic() + seconds
     for connection in connections:
         connection.setblocking(False)
@@ -77,7 +77,7 @@ def send_unread_pings(where):
 
 
 def send_endless_messages(where, count=SENDERS):
-    """Each a message of 3.9 MiB, but for its last byte; windows are read, nothing else."""
+    """Each sends a message of 3.9 MiB without its last byte; it reads windows, nothing else."""
     size = int(3.9 * MIB)
     senders = []
     for _ in range(count):
@@ -198,7 +198,7 @@ def send_again(where, what, first=b""):
 
 
 def send_resets(where):
-    """Calls that are taken back at once (CVE-2023-44487)."""
+    """Calls that are cancelled at once (CVE-2023-44487)."""
     return send_again(where, lambda stream: frame(HEADERS, 4, stream, CALL) +
                       frame(RESET, 0, stream, b"\0\0\0\x08"))
 

@@ -70,7 +70,7 @@ class Node(World):
             self.process.wait()
 
     def lose(self):
-        """Away for good: the processes and all that the node had."""
+        """Lost for good: the processes and the disk of the node."""
         self.kill()
         shutil.rmtree(self.store)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -161,7 +161,7 @@ def has(node, run, step, name="manifest.json"):
 
 
 def damage_and_scrub(node, run, step):
-    """A byte of a shard on its disk is another one; until the scrub has made it whole again."""
+    """Changes a byte of a shard on its disk; waits until the scrub has repaired it."""
     shard = sorted(glob.glob(os.path.join(node.store, run, f"step-{step:08d}-a*", "shard-*")))[-1]
     with open(shard, "rb") as file:
         before = file.read()
@@ -199,7 +199,7 @@ def refusal(node, asks, operation, key, data=b""):
 
 
 def scratch(prefix):
-    """A folder that goes at the end; a short name, for a socket's path is short."""
+    """A folder that is removed at the end; its name is short, as a socket's path is."""
     return tempfile.TemporaryDirectory(prefix=prefix, dir=os.environ.get("TMPDIR", "/var/tmp"))
 
 

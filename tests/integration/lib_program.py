@@ -18,7 +18,7 @@ mine = threading.local()  # programs by their paths
 
 @functools.lru_cache
 def is_sanitized(program="ckptd"):
-    """Its runtime takes memory, and cannot come into a program that is there already."""
+    """The sanitizer's runtime allocates memory, and cannot be loaded into a running program."""
     with open(os.path.join(BUILD, program), "rb") as file:
         return b"san_init" in file.read()
 

@@ -20,7 +20,8 @@ CHUNK = 65536
 
 
 class Relay:
-    """Passes bytes on to `to`; with `every`, cuts each connection after so many, `times` in all."""
+    """Forwards bytes to `to`; with `every`, cuts each connection after so many bytes, `times` in
+    all."""
 
     def __init__(self, to, host="127.0.0.1", seed=0, delay_s=0.0, resets=0.0, port=0):
         self.to, self.delay_s, self.resets = to, delay_s, resets
@@ -61,7 +62,7 @@ class Relay:
                 return
 
     def connect(self, client, chances):
-        """A held way keeps new connections waiting, too."""
+        """A held direction delays new connections, too."""
         self.wait("out")
         try:
             host, port = self.to.split(":")

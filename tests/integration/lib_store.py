@@ -147,7 +147,7 @@ def change(path, offset, new=None):
 
 
 def hashed_at(text, key):
-    """With the XXH3-64 of all before it as the value of its last member of that name."""
+    """Sets the value of the last member of that name to the XXH3-64 of everything before it."""
     xxh3 = ctypes.CDLL("libxxhash.so.0").XXH3_64bits
     xxh3.argtypes, xxh3.restype = (ctypes.c_char_p, ctypes.c_size_t), ctypes.c_uint64
     at = text.rindex(key) + len(key)

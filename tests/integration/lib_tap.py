@@ -64,7 +64,8 @@ def end():
 
 
 def run(tests, bed):
-    """The functions in turn, each with the bed; their names are the tests' names. Did all pass?"""
+    """Runs the functions in turn, each with the bed; their names are the tests' names. Returns
+    whether all passed."""
     print(f"1..{len(tests)}", flush=True)
     failed = 0
     for place, function in enumerate(tests, 1):

@@ -142,7 +142,7 @@ def what_changes(world):
         "OK", "ALREADY_EXISTS") and world.steps_of() == [1, 2, 3, 4, 5, 6, 7], world.steps_of())
     rules = {"run": world.run, "keep_last": 4, "may_remove_most": True}
     said = [says(world, "Prune", **rules)]
-    while said[-1] == BUSY:  # the first is still at it: its answer takes longer than QUIET
+    while said[-1] == BUSY:  # the first call is still running: its answer takes longer than QUIET
         said.append(code_of(world.direct.call, "Prune", **rules))
     test("Prune: the rules are kept, and nothing more goes", said[-1] == "OK" and
          world.steps_of() == [4, 5, 6, 7], (said, world.steps_of()))

@@ -4,8 +4,8 @@
 Goal: every command that reads or writes tensors stays within the buffers that clients/cli/README.md
 names, on a checkpoint that is several times as large; and on a store, or a ckptd, with MANY
 checkpoints a command takes at most EACH more bytes for each than with two, and a prune PLANNED.
-Method: a Llama of half a GB, whose file is mostly a hole, is imported; another of the same shapes,
-so that each tensor is read to be compared; the first gets later steps, without data, for a prune. A
+Method: a Llama of half a GB, whose file is mostly a hole, is imported. Another of the same shapes,
+so that each tensor is read to be compared. The first gets later steps, without data, for a prune. A
 small one is multiplied to MANY in the same way (SAMPLE=1: 10,000). Each command runs on them, and
 the system reports its peak of resident memory.
 """

@@ -2,7 +2,7 @@
 """node_parts - all nodes have ranks, each node its own ranks' shards: copies all the same.
 
 Goal: with two ranks on each of four nodes and replication 2, a checkpoint reaches the level
-"replicated" when two nodes have a whole copy, and not before; then every shard is on two nodes, and
+"replicated" when two nodes have a whole copy, and not before. Then every shard is on two nodes, and
 each node says so. The node of the first rank is lost for good, with its disk: the others resume
 from that checkpoint with the losses of an undisturbed run, bit for bit. Newer checkpoints that were
 not replicated are skipped by name. A node that accepts no copy is skipped for another. One that
@@ -160,7 +160,7 @@ def forget(nodes, run, step):
 
 
 def gone(folder, cluster):
-    """A node goes while its shards are being fetched, which takes long."""
+    """A node is lost while its shards are being fetched, which takes long."""
     first, last = cluster.nodes[0], cluster.nodes[-1]
     run = Run(folder, "g", STEPS)
     run.start(cluster.nodes, "--debug.pause_at_step", 3)

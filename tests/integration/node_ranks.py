@@ -103,7 +103,7 @@ def resumed(folder, cluster, expected):
 
 
 def away(folder, cluster):
-    """A node's ckptd dies in a save; the other waits for it no longer than it was told to."""
+    """A node's ckptd dies in a save; the other waits for it no longer than configured."""
     first, second, _ = cluster.nodes
     run = Run(folder, "d", STEPS)
     run.start((first, second), "--debug.pause_at_step", 4)
@@ -129,8 +129,8 @@ def peer_of(node, other):
 
 
 def slow(folder, cluster):
-    """A link on which a rank begins its next save before its node's word on the end of the last one
-    has come: that is not taken for left."""
+    """On such a link a rank begins its next save before its node's report on the end of the last
+    one arrives: this must not count as leaving."""
     first, second, _ = cluster.nodes
     relay = Relay(first.address, delay_s=0.3)
     second.via[first.name] = relay.address

@@ -2,7 +2,7 @@
 # Goal: the trainer computes a Llama and AdamW by their definitions. Method: a seed checkpoint fixes
 # the initial weights; its export and the tokens file go to an independent reference in NumPy
 # (lib_reference.py, float64), which trains 20 steps from them; so does the trainer, in fp32. Losses
-# and gradient norms are compared step by step, for one rank and for three; then the trained weights
+# and gradient norms are compared step by step, for one rank and for three. Then the trained weights
 # are exported and a forward pass is compared logit by logit.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh

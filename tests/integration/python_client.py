@@ -2,8 +2,8 @@
 """python_client - the package holdfast (clients/python) against a real ckptd, without torch.
 
 Goal: arrays of every type come back bit for bit, whole or in slices, from ckptd and from the
-store's directory; ranks load the saves of other ranks; the examples in the docstrings are correct;
-errors are exceptions that name the remedy; an accepted save survives its process. Method: libckpt
+store's directory. Ranks load the saves of other ranks. The examples in the docstrings are correct.
+Errors are exceptions that name the remedy. An accepted save survives its process. Method: libckpt
 as built, ctypes, processes that are killed.
 """
 

@@ -6,7 +6,7 @@ rank's boxes are saved as one checkpoint, each tensor from one replica, one rank
 that no mesh splits, other ranks load their slices and no more; several boxes of one tensor on a
 rank; changes of shape; objects; a rank that fails, and the end of the run then; rollbacks, also
 beside the files of `fallback`. Method: tests/golden/dcp/calls.json, recorded and compared by
-tests/interop/dcp.py; ranks are threads, each with its own connection to a real ckptd; an element's
+tests/interop/dcp.py. Ranks are threads, each with its own connection to a real ckptd. An element's
 value follows from its tensor and its index.
 """
 

@@ -67,7 +67,7 @@ def places_of(pid, pattern):
 
 
 def change_bit(pid, address):
-    """Of a float, the highest of its mantissa: the step that follows may round the lowest away."""
+    """Of a float, the highest bit of its mantissa: the next step may round the lowest away."""
     with open(f"/proc/{pid}/mem", "r+b", 0) as memory:
         memory.seek(address + 2)
         byte = memory.read(1)[0]

@@ -3,7 +3,7 @@
 backups.
 
 Goal: a checkpoint or a whole run that is copied into the store of a running ckptd is listed and
-loaded without a restart, but not before it is whole; one that is moved away leaves the list, and
+loaded without a restart, but not before it is whole. One that is moved away leaves the list, and
 comes back with its directory; unlisted directories are named with the reason. A store that was
 backed up by cp, rsync or a snapshot of a directory while ckptd saved is a store with whole
 checkpoints. Method: the real programs; cp, mv and rsync.
@@ -88,7 +88,7 @@ def moved(world):
 
 
 def copied(command):
-    """A file that ckptd replaced in the meantime (the journal) is no failure of the copy."""
+    """The copy may miss a file that ckptd replaced in the meantime (the journal)."""
     done = subprocess.run(command, timeout=PATIENCE, capture_output=True, text=True)
     return done.returncode == 0 or done.returncode == VANISHED[command[0]] and \
         ("vanished" in done.stderr or "No such file" in done.stderr)

@@ -3,9 +3,9 @@
 
 Goal: a run that is stopped on any mesh and resumes on any other, with other pipeline stages, has
 the losses, gradient norms and final state of one rank, bit for bit. Method: a tiny Llama of four
-layers is trained on one rank, in float32 and in bfloat16; then a run of each type makes every step
+layers is trained on one rank, in float32 and in bfloat16. Then a run of each type makes every step
 on another mesh of up to 16 ranks (8 with mpi, which has every fourth), drawn with its schedule, its
-cut of stages, its threads; the modes of activation checkpointing take turns. SEED is printed and
+cut of stages, its threads. The modes of activation checkpointing take turns. SEED is printed and
 repeats a series; RESUMES says how many there are (`make check`: 30).
 """
 

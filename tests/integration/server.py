@@ -172,7 +172,7 @@ def notified(world):
 
 
 class Doorway:
-    """A socket in front of ckptd's that has no place for the first connections."""
+    """A socket in front of ckptd's that refuses the first connections."""
 
     def __init__(self, world, turns_away):
         self.left, self.to = turns_away, world.server[5:]
@@ -220,7 +220,7 @@ def without_rules(world):
 
 
 def partly_collected(world):
-    """Rubbish in a run and beside it, and a directory between them that cannot be looked into."""
+    """Rubbish in a run and beside it, and an unreadable directory between them."""
     run = os.path.join(world.store, world.run)
     unread = os.path.join(run, "step-00000901-a0001")
     rubbish = [os.path.join(run, "step-00000900-a0001"), os.path.join(run, "step-00000902-a0001"),
@@ -355,7 +355,7 @@ def made_of_another_store(world):
         target.close()
 
 
-# No leak checker can look into a process that has become another user.
+# A leak checker cannot inspect a process that has become another user.
 OF_ANOTHER = dict(os.environ,
                   ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0")
 

@@ -4,7 +4,7 @@
 Goal: du's sums are those of the files, by run, checkpoint and kind of tensor; gc removes a crash's
 remains and nothing else, and not while another process has the store (clients_cli_power cuts it at
 each call). watch shows saves and rates, and continues when ckptd comes back; on a directory it and
-status show its files. Method: a real ckptd and real saves (lib_cli.py); a crash's remains are made
+status show its files. Method: a real ckptd and real saves (lib_cli.py). A crash's remains are made
 by hand in copies of the store, byte counts are taken with os.walk.
 """
 

@@ -151,7 +151,7 @@ class Systemd:
             preexec_fn=enter)
 
     def why_not(self):
-        """Why it cannot be had here; None when it can."""
+        """Why it is impossible here; None when it is possible."""
         if os.geteuid() != 0:
             return "needs root"
         if not os.access(SYSTEMD, os.X_OK) or not shutil.which("systemctl"):

@@ -3,8 +3,8 @@
 characters.
 
 Goal: every command that may take long has its bar on a terminal, of that terminal's width, and none
-with --json or elsewhere; counted nouns have their plural; a command that makes a checkpoint or an
-export reports how durable it is; no control character of a manifest, a name or a model reaches the
+with --json or elsewhere; counted nouns have their plural. A command that makes a checkpoint or an
+export reports how durable it is. No control character of a manifest, a name or a model reaches the
 terminal. Method: a real store and a model of random bits; stderr is a pseudo-terminal, or standard
 output too; manifests are changed text by text and sealed again.
 """
@@ -75,7 +75,7 @@ class Tools:
         run = os.path.basename(self.fresh())
         last = ["prune", self.world.run, "--keep-last", "2", *where]
         removals = [(["gc", *where], 0, [steps, rate]), (last, 0, [looks, rate])]
-        if served:  # which nothing is taken from: there is one store for all of it
+        if served:  # from which nothing is removed: all tests share one store
             removals = []
         return [
             (["verify", one, *where], 0, [rate]),

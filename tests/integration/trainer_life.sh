@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Goal: a run can be stopped, resumed, killed, misconfigured and left without ckptd, and ends with
-# the numbers of an undisturbed run; where it cannot continue it logs the reason and ends with the
+# the numbers of an undisturbed run. Where it cannot continue it logs the reason and ends with the
 # right code. Method: one undisturbed run gives loss file and final checkpoint. Then runs of the
 # same settings are disturbed in one way each. debug.pause_at_step pauses a run in mid-step, so that
 # nothing depends on timing.

@@ -2,7 +2,7 @@
 """crossing - torchtitan's Trainer saves through ckptd, and its run continues in ours, and back.
 
 Goal: with holdfast.torchtitan in its configuration a stopped run of torchtitan continues as if
-undisturbed; after `python -m holdfast cross` our trainer continues from its state, and torchtitan
+undisturbed. After `python -m holdfast cross` our trainer continues from its state, and torchtitan
 from our trainer's: weights, moments of AdamW, updates, step and schedule. Method: torchtitan's
 Trainer and Llama on the CPU (lib_titan.py) and a real ckptd. Both trainers see the same samples, so
 the losses of the run that crosses are compared with those of the one that stays: 1e-6, relative, as

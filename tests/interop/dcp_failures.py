@@ -259,7 +259,7 @@ def a_rollback_is_newer_than_the_files_before_it(world):
 
 
 def what_ckptd_does_not_finish_is_in_files(world):
-    """As long as DCP has the state: here the session waits for no time at all."""
+    """As long as DCP has the state: here the session does not wait."""
     folder = os.path.join(world.folder, "unfinished")
     keep = session(world.server, "unfinished", fallback=folder, timeout=0.0)
     state, back = {"w": torch.ones(1 << 22)}, {"w": torch.zeros(1 << 22)}

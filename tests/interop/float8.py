@@ -3,12 +3,12 @@
 
 Goal: forward and backward of the trainer's float8 products are those of PyTorch's casts. Method:
 from the same weights and samples, PyTorch with linear layers whose operands are scaled by a power
-of two, cast to torch.float8_e4m3fn (gradients: float8_e5m2, or as configured) and cast back; each
+of two, cast to torch.float8_e4m3fn (gradients: float8_e5m2, or as configured) and cast back. Each
 sample on its own, as the trainer's micro-batches are.
 
 Gradients, a tensor at a time: one step of AdamW with eps = 1 and no decay moves a weight by lr g /
 (|g| + 1), so the weights before and after give g. A number that lies between two float8 numbers
-follows the last bits of a sum, so some elements differ by a step of float8; the distance of a
+follows the last bits of a sum, so some elements differ by a step of float8. The distance of a
 tensor (norm of the difference / norm) must be at most GRADIENT, and that of PyTorch's gradients in
 fp32 at least APART times as much.
 

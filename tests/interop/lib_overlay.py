@@ -1,8 +1,8 @@
 """lib_overlay - torch.distributed.checkpoint of another torch version, on the installed core.
 
 DCP is pure Python. With DCP_FROM=FOLDER in the environment its files come from FOLDER, such as
-torch/distributed/checkpoint out of the wheel of an older torch (of any platform: macOS's is small);
-the rest of torch is the installed one. To be imported before torch. So tests/interop/dcp.py tests
+torch/distributed/checkpoint out of the wheel of an older torch (of any platform: macOS's is small).
+The rest of torch is the installed one. To be imported before torch. So tests/interop/dcp.py tests
 holdfast.dcp with the calls of that DCP, and that the recorded ones are its calls too:
 
     pip download --no-deps --platform macosx_11_0_arm64 --only-binary=:all: --abi none torch==2.6.0

@@ -5,7 +5,7 @@ Goal: `export --format hf` of a trained model loads in LlamaForCausalLM, with ev
 gives the trainer's logits, in fp32 and in bf16; a rounded export equals PyTorch's rounding. A
 folder that was imported, trained and exported differs only in the weights: it loads without a
 warning, and `generate` stops at its ends of a text. Method: a tiny Llama is trained hot, so that
-its attention depends on positions; the trainer writes the logits of its first sample
+its attention depends on positions. The trainer writes the logits of its first sample
 (debug.logits_file), transformers computes them again from the folder. Tolerances, relative to the
 largest logit: fp32 1e-5 (sums in another order). bf16 has 8 bits, and the two round at different
 places: 2e-2; and the root mean square distance of ours from the fp32 logits is at most 1.5 times

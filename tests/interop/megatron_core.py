@@ -2,8 +2,8 @@
 """megatron_core - Megatron-Core's dist_checkpointing saves and loads through ckptd.
 
 Goal: the sharded tensors and objects that Megatron-Core's own functions save on one cut load on
-another, several boxes of a tensor on one rank and a prepended axis too; an asynchronous save is
-durable when it is finalized; a failed save leaves no metadata.json; mismatches are reported.
+another, several boxes of a tensor on one rank and a prepended axis too. An asynchronous save is
+durable when it is finalized. A failed save leaves no metadata.json; mismatches are reported.
 Method: megatron.core.dist_checkpointing as PyPI has it, gloo on the CPU, a real ckptd. Megatron's
 trainer needs a GPU and is not run.
 """

@@ -2,7 +2,7 @@
 """published - our tokens of published tokenizers are those of the libraries they were made for.
 
 Goal: Llama 3's own tokenizer.model gives the tokens of tiktoken, with its special tokens as text
-and as tokens, and so does the tokenizer.json that transformers makes of it; a published
+and as tokens, and so does the tokenizer.json that transformers makes of it. A published
 SentencePiece model of Llama 2's form (Mistral 7B's) gives SentencePiece's tokens, and made a
 tokenizer.json by transformers' rules those of the tokenizers library. Method: the files of the
 Python packages llama-models and mistral-common; the texts are 1 MB of real text, random Unicode and

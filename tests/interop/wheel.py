@@ -2,7 +2,7 @@
 """wheel - the wheel of `make python`, installed without a compiler and without libckpt.
 
 Goal: the wheel runs the first example of the README; the wheel contains libckpt's libraries except
-glibc; its tag says manylinux; an install from source without a compiler names the missing
+glibc; its tag says manylinux. An install from source without a compiler names the missing
 requirement. Method: a new venv that sees nothing of the system's packages, a PATH with only its own
 programs, a real ckptd. The example is the README's, unchanged except for the address.
 """

@@ -151,8 +151,8 @@ def of_two_writers_one_has_the_lock_and_a_dead_one_is_followed(_):
     word, text = second.do("lock")
     assert word == "ERR_BUSY" and f"process {first.process.pid}" in text, text
     first.good("publish", "a", "1")
-    # The first one is cut off for longer than its lease; the second takes over; the first, back
-    # again, changes nothing more.
+    # The first one is disconnected for longer than its lease; the second takes over; the first,
+    # reconnected, changes nothing more.
     os.kill(first.process.pid, 19)
     server.clock_s += 5
     second.good("lock")
@@ -164,7 +164,7 @@ def of_two_writers_one_has_the_lock_and_a_dead_one_is_followed(_):
     second.good("remove", "a")
     code, said = first.close()
     assert code == 0 and "lock" in said
-    second.good("holder")  # the first one has not taken the lock of the second away
+    second.good("holder")  # the first one has not removed the second one's lock
     second.close()
     assert not [key for key in server.objects if ".holdfast.lock" in key], server.objects
 

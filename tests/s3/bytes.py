@@ -84,7 +84,7 @@ class Bed:
         return self.is_good(key) and not is_quarantined
 
     def changed(self, stride):
-        """Each in turn is another byte while the caller looks: key and place."""
+        """Changes each byte in turn while the caller checks: key and place."""
         for key, data in sorted(self.good.items()):
             for at in range(self.chance.randrange(stride), len(data), stride):
                 other = bytes([data[at] ^ self.chance.randrange(1, 256)])
@@ -110,7 +110,7 @@ def each_is_mended_from_the_local_copy_to_the_byte(bed):
         count += 1
         wait_until(lambda: bed.is_mended(key), lambda: (key, at, bed.world.status()["far_scrub"],
                                                       bed.world.log()[-2000:]))
-    # Not `count`: two looks may find one byte, and one mending two, when each ends late.
+    # Not `count`: two checks may find one byte, and one repair two, when each ends late.
     assert bed.world.status()["tier"]["mended"] > 0, bed.world.log()
     read = bed.world.status()["far_scrub"]["checkpoints_read"]
     wait_until(lambda: bed.world.status()["far_scrub"]["checkpoints_read"] > read + 1 and

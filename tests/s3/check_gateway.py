@@ -246,7 +246,7 @@ def what_is_removed_there_comes_back_until_its_term_is_over(bed):
 
 
 def what_is_removed_leaves_the_servers_memory(bed):
-    """Else it is full one day, and each write waits for ever."""
+    """Otherwise it is full one day, and each write waits for ever."""
     path = os.path.join(bed.folder, "big")
     with open(path, "wb") as file:
         file.truncate(SIZE)

@@ -2,7 +2,7 @@
 """data - a run reads its tokens and its text from a bucket.
 
 Goal: a run on s3://BUCKET/PATH has bitwise the losses of the same run on the same files, be it a
-tokens file, a folder of text or a mixture of both; a host fetches each byte once, whatever the
+tokens file, a folder of text or a mixture of both. A host fetches each byte once, whatever the
 number of ranks and starts; a killed fetch resumes. An object that changed under its name is refused
 at a resume, and while it is fetched. A missing, forbidden, misnamed or too large object gives one
 line. Method: losses from Ceph's RADOS gateway (lib_rgw.py); the strict server of the tests counts,

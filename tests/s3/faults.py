@@ -4,7 +4,7 @@
 Goal: no acknowledged object is lost, no torn one is visible, none is orphaned for ever, and a
 request that fails once is tried again. Method: one story (open with its probe, publish, upload,
 read, list, remove) against the strict server (lib_server.py), once for each of its requests, each
-fault, before and after; then the test checks the server's objects. On each kind of server: one that
+fault, before and after. Then the test checks the server's objects. On each kind of server: one that
 honours If-None-Match on PUT, and one that honours it on the completion of an upload.
 
 The requests of a story are those of its undisturbed run; of several of a kind in a row one is
@@ -27,7 +27,7 @@ from lib_server import FAULTS, Fault, Server  # noqa: E402
 
 SIZE = 3 * PART + 4096
 TEXT = "a-manifest-of-the-tests"
-HAVE_NO_EFFECT = ("longer", "shorter", "truncated", "damaged", "stale")  # before and after are the same
+HAVE_NO_EFFECT = ("longer", "shorter", "truncated", "damaged", "stale")  # before = after
 TORTURE = bool(os.environ.get("TORTURE"))
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
 STORIES_APART = 5

@@ -2,7 +2,7 @@
 """keep - shards that a load fetches from a bucket are kept on the node's disk, and fetched once.
 
 Goal: a node with an empty disk resumes from the bucket, and then has the checkpoint itself: listed
-as local, whole, equal to the byte; each byte was fetched once. A node that has part of it fetches
+as local, whole, equal to the byte. Each byte was fetched once. A node that has part of it fetches
 only the missing part. One without space reports it and continues without a copy. A ckptd that is
 killed meanwhile leaves nothing that counts as a checkpoint. A drain asks once whether the bucket
 has a shard, and Status counts each request by its method. Method: the real programs on the strict
@@ -174,7 +174,7 @@ def no_room(bed):
 
 
 def killed(bed):
-    """While it comes; the next start and load finish it."""
+    """While it is fetched; the next start and load finish it."""
     bed.forget()
     bed.resume("--tier.rate", "1MiB")
     wait_until(lambda: glob.glob(f"{bed.world.store}/{bed.run}/step-*/unfinished"), "the mark")

@@ -2,8 +2,8 @@
 """models - a model is exported straight into a bucket and imported from one, with a real S3 server.
 
 Goal: `export --output s3://...` leaves, object by object, the bytes of a local export, and nothing
-on this machine's disk; a folder is a model only when all of it is there; objects sent before a kill
-are not sent again; memory does not grow with the model's size. `import s3://...` makes the same
+on this machine's disk. A folder is a model only when all of it is there; objects sent before a kill
+are not sent again. Memory does not grow with the model's size. `import s3://...` makes the same
 checkpoint as an import of the folder, also straight into a bucket. Method: Ceph's RADOS gateway
 (lib_rgw.py), whose objects curl fetches with its own signature. The strict server of the tests
 (lib_server.py) counts the bytes of a second try.

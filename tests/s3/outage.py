@@ -67,7 +67,7 @@ def needs_it(world, gateway):
 
 
 def goes_on(world, gateway):
-    """They do not; saves of the outage drain after it."""
+    """No attempts lie in the bucket; saves of the outage drain after it."""
     gateway.shut()
     start(world, *ALONE)
     good, said = world.try_save(1)

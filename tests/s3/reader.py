@@ -2,7 +2,7 @@
 """reader - libckpt and holdfast on a bucket, without ckptd.
 
 Goal: a checkpoint in a bucket opens as one in a directory does: lists, metadata, lazy tensors,
-whole and in slices, bit for bit; a slice reads only the blocks that hold it, by ranged GETs, and
+whole and in slices, bit for bit. A slice reads only the blocks that hold it, by ranged GETs, and
 nothing of other shards. A damaged byte is named and never returned. A follower continues with new
 checkpoints, gives none in part, and skips damage. A wrong key, run or bucket gives one line.
 Method: a ckptd saves, ckpt-cli copies to the strict server of the tests, the package reads.

@@ -4,7 +4,7 @@
 Goal: a pin lies in the bucket, whether it was made before the drain, during it, or after it. Every
 ckptd lists it and its retention keeps the checkpoint. A pin that the bucket refused is not reported
 as made. A load from the bucket leases the checkpoint there, also when it began on the node's own
-disk; the lease lasts as long as the load, however slow that is, and expires by the server's clock
+disk. The lease lasts as long as the load, however slow that is, and expires by the server's clock
 after its ckptd was killed. A scan of the bucket sends many requests at once. Method: the real
 programs on the strict server of the tests, which holds requests until the test releases them.
 """
@@ -79,7 +79,7 @@ class Bed:
                    for command, path, _ in list(self.server.log))
 
     def hold_back(self, which):
-        """Requests for which that is true wait until let_go(), or until others are held back."""
+        """Requests that match wait until let_go(), or until others are held."""
         before, gate = self.gate, threading.Event()
         self.gate = gate
         self.server.is_delayed = lambda request: which(request) and gate.wait(PATIENCE)
@@ -91,7 +91,7 @@ class Bed:
         self.server.delay_s = 0
 
     def read(self, world, step, which=is_data):
-        """A load that stands still in the bucket, and leases the checkpoint there."""
+        """A load that stops in the bucket, and leases the checkpoint there."""
         self.hold_back(which)
         reading = subprocess.Popen([SAVER, "read", world.server, str(step), "5000"],
                                    stderr=subprocess.PIPE, text=True)

@@ -5,14 +5,14 @@
  * A process that runs with it is one client, two of them are two clients of one server. Below
  * NFS_ROOT:
  *
- * Names: one that was looked for stays for CACHE_S seconds as it was seen, also absent. It is
- * looked at anew once this process has opened its directory by name, or changed the name.
+ * Names: a looked-up name is cached for CACHE_S seconds, also an absent one. It is looked up again
+ * once this process has opened its directory by name, or changed the name.
  *
  * Answers: every NFS_LOST-th link, rename, unlink and mkdir takes effect, its answer is lost, and
  * the second try is answered: EEXIST or ENOENT.
  *
  * Open files: one that this process removes while it has it open is called .nfs<number> from then
- * on, and goes with the last descriptor; such a name cannot be removed before.
+ * on, and goes with the last descriptor. Such a name cannot be removed before.
  *
  * Refusals: no rename with flags, no fallocate, no file without a name, as NFS 3.
  *

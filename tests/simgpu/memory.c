@@ -137,7 +137,7 @@ static cudaError_t unmap(void *at, enum region_kind kind)
     region = *link;
     *link = region->next;
     --*count_of(kind);
-    if (kind != REGION_REGISTERED) /* the addresses never mean other memory: old pointers show */
+    if (kind != REGION_REGISTERED) /* the addresses are never reused: old pointers are detected */
         CHECK(mmap(region->mapped, region->mapped_bytes, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
                    0) == region->mapped);

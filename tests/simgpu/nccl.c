@@ -313,7 +313,7 @@ static bool work_is_ready(void *args)
     return true;
 }
 
-/* The first stream of another rank that has not come so far. */
+/* The stream that has to progress before this work may run; NULL: none. */
 static void *work_blocker(void *args)
 {
     struct work *work = *(struct work **)args, *other = NULL;
@@ -389,7 +389,7 @@ static bool is_met(const struct work *work)
     return true;
 }
 
-/* With the lock. The group whose time has come, and which no list has yet; NULL: none. */
+/* With the lock. The group whose turn it is, and which is in no list yet; NULL: none. */
 static struct work *take_handed(struct ncclComm *comm)
 {
     struct work *work = comm->handed;

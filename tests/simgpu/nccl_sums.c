@@ -1,6 +1,6 @@
 /* nccl_sums.c - sums of NCCL between simulated GPUs: all-reduce, reduce, reduce-scatter.
  *
- * Sums are of floats or of bf16, added one rank after the other; each element begins with another
+ * Sums are of floats or of bf16, added one rank after the other. Each element begins with another
  * rank, as NCCL's rings do, so bits are not those of a fixed order. A sum's input and output do not
  * overlap, or are placed as NCCL requires for sums in place; otherwise the result is NaN, and
  * NCCL's is undefined. */

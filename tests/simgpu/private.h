@@ -38,7 +38,7 @@ struct CUgraph_st {
     bool is_void;     /* a call was refused during the capture */
 };
 void simgpu_capture(struct CUstream_st *stream, struct op *op);
-/* Is the stream captured? Then this call must not be, and the capture is void. */
+/* Fails the call when the stream is captured, and invalidates the capture. */
 bool simgpu_spoils_capture(struct CUstream_st *stream);
 bool simgpu_is_unsafe(const char *call); /* likewise, for captures of this thread */
 
@@ -92,8 +92,8 @@ uint64_t simgpu_draw(void);
 
 /* memory.c. With the lock. NULL: the address is in none. */
 struct region *simgpu_region(const void *at);
-/* Memory of these devices and no others can be touched from here on, until the lock is given back:
- * operations that run one after the other pay for the pages once. */
+/* Makes the memory of these devices and no others accessible until the lock is released: successive
+ * operations change the protection once. */
 void simgpu_open_memory(uint32_t devices);
 void simgpu_unlock(void);
 void simgpu_wait(void); /* for simgpu.changed */

@@ -178,7 +178,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
     return simgpu_leave(error);
 }
 
-/* The stream is there until its work is done; here that is waited for. */
+/* CUDA keeps the stream until its work is done; here the call waits for that. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     cudaError_t error = simgpu_enter(__func__);

@@ -54,7 +54,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Programs without NVIDIA's headers are linked without: then these are NULL. */
+/* Programs that are built without NVIDIA's headers do not link them: then these are NULL. */
 #define SIMGPU_WEAK __attribute__((weak))
 
 /* Call it when no work is queued. Ends the process at an unknown setting. */
@@ -83,7 +83,7 @@ struct simgpu_work {
 /* 0 or a cudaError_t. args: `bytes` of them are copied; run may touch memory of devices. */
 SIMGPU_WEAK int simgpu_queue(void *stream, const struct simgpu_work *work, const void *args,
                              size_t bytes);
-/* A call of this name begins: 0, or its N-th time has come (fail=). */
+/* Counts a call of this name; true when it is the one that has to fail (fail=). */
 SIMGPU_WEAK bool simgpu_fails(const char *call);
 
 #endif

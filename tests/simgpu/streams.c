@@ -66,7 +66,7 @@ static void run_host_function(const struct op *op)
     pthread_mutex_lock(&simgpu.lock);
 }
 
-/* Only here can the host touch memory of devices. */
+/* Memory of devices is accessible only here. */
 static void run_work(const struct CUstream_st *stream, struct op *op)
 {
     uint32_t devices = op->work.devices != 0 ? op->work.devices : 1u << stream->device;
@@ -121,7 +121,8 @@ static struct CUstream_st *needed(struct CUstream_st *stream)
     return stream;
 }
 
-/* One that may run, of a device's streams; host functions run when their stream is waited for. */
+/* A runnable operation of a device's streams; host functions run when their stream is waited
+ * for. */
 static struct CUstream_st *any_of(int device)
 {
     struct CUstream_st *chosen = NULL;
@@ -253,7 +254,7 @@ static bool is_too_old(const char *call)
            strcmp(call, "cudaDriverGetVersion") != 0 && strcmp(call, "cudaRuntimeGetVersion") != 0;
 }
 
-/* Takes the lock; every call ends with simgpu_leave, which gives it back. */
+/* Takes the lock; every call ends with simgpu_leave, which releases it. */
 cudaError_t simgpu_enter(const char *call)
 {
     pthread_mutex_lock(&simgpu.lock);

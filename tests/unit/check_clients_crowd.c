@@ -42,7 +42,7 @@ static void note_failure(struct crowd *crowd, const struct member *member, const
         fprintf(stderr, "# rank %u: %s: %s\n", member->rank, what, ckpt_error());
 }
 
-/* As a trainer does: together or not at all, and again with the next step. */
+/* Like a trainer: all together or not at all, and again with the next step. */
 static int save_row(struct crowd *crowd, struct ckpt *ckpt, uint32_t rank)
 {
     for (uint64_t step = 1; step <= STEPS_MAX; step++) {
@@ -125,7 +125,7 @@ static void *run_member(void *argument)
     return NULL;
 }
 
-/* The process of the other user: 0 when all is well. */
+/* The process of the other user: 0 when all checks pass. */
 static int run_crowd(const char *server)
 {
     struct crowd crowd = {.server = server};

@@ -4,7 +4,7 @@
  * It refuses shards that do not fit, or that others may write to, and leaves the store unchanged.
  * An attempt that is opened or continued meanwhile has to wait, or neither loses anything. (An
  * Adopt that fails or is interrupted: the third story of ckptd_faults and ckptd_power.) Method: the
- * service and the raw client of ckptd_bed.h save a checkpoint; its shards are put into a new store
+ * service and the raw client of ckptd_bed.h save a checkpoint. Its shards are put into a new store
  * without their manifest, as a tool writes them, and the call carries the manifest. Then one item
  * is made wrong at a time, also in manifests with recomputed hashes. A test controls how long an
  * adoption lasts (storage_publish, --wrap, see WRAP_ckptd_admit in mk/tests.mk). */
@@ -116,7 +116,7 @@ static char *manifest_of_scalars(uint64_t *out_file_bytes, uint32_t shards)
 
 /* ---- accepted adoptions ---- */
 
-/* The run's next attempt saves, and all of it outlives a restart. */
+/* The run's next attempt saves, and all checkpoints survive a restart. */
 static void train_on(struct bed *bed, uint64_t attempt, uint64_t step)
 {
     assert_int_equal(open_attempt(bed, RANKS), 0);
@@ -255,7 +255,7 @@ TEST_BETWEEN(test_admit__a_later_attempt_is_the_newest_where_nobody_trains, open
     free(later);
 }
 
-/* It is no damage, and an older one is not taken in its place: that would roll training back. */
+/* It is no damage, and no older one replaces it: that would roll training back. */
 TEST_BETWEEN(test_admit__what_a_later_version_wrote_stops_a_load, open_with_made, close_with_made)
 {
     struct bed *bed = *state;
@@ -284,7 +284,7 @@ TEST_BETWEEN(test_admit__what_a_later_version_wrote_stops_a_load, open_with_made
 
 /* ---- attempts meanwhile ---- */
 
-/* The adoption of STEP_DIR stands before its commit until it is let go. */
+/* The adoption of STEP_DIR stops before its commit until let_go(). */
 static atomic_bool is_held, is_standing;
 
 int __real_storage_publish(struct storage *storage, const char *key, const void *data,
@@ -539,7 +539,7 @@ TEST_BETWEEN(test_admit__a_header_without_the_room_for_its_tensors_is_refused, o
     free(text);
 }
 
-/* Shell commands in the directory of the step; after each it is made anew. */
+/* Shell commands in the directory of the step; it is recreated after each. */
 TEST_BETWEEN(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused, open_with_made,
              close_with_made)
 {

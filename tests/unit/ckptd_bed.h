@@ -1,6 +1,6 @@
 /* ckptd_bed.h - a ckptd inside the test, and a raw client that speaks ckpt.proto and arena.h.
  *
- * The service runs on a thread of the test's process with small limits; a client is a session and
+ * The service runs on a thread of the test's process with small limits. A client is a session and
  * its arena connection, without libckpt, so that it can also break the protocol. One model: rank r
  * of n holds the rows [r * ROWS / n, (r + 1) * ROWS / n) of one F32 matrix. All files lie below
  * $TMPDIR and are removed with the bed. */

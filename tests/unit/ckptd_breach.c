@@ -3,7 +3,7 @@
  * Goal: whatever a rank does to its arena (holes, truncation, seals, late writes), ckptd continues
  * and serves committed data unchanged. Above all, other saves are untouched: later saves of other
  * ranks are whole on disk, also while the offender still writes by its old mappings. Method: a raw
- * client; a pool so small that the next attempt gets the same segments; a restart, so that loads
+ * client; a pool so small that the next attempt gets the same segments. A restart, so that loads
  * come from the disk and not from memory. SEED=<n> and ROUNDS=<n>. */
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/random.h"
@@ -26,7 +26,7 @@ static int set_up(void **state)
 
 enum deed { PUNCH, WRITE, NUM_DEEDS };
 
-/* Once over everything that the peer has mapped. */
+/* Once over all memory that the peer has mapped. */
 static void offend(const struct peer *peer, enum deed deed)
 {
     size_t bytes = (size_t)peer->bed->config.segment_bytes;

@@ -1,6 +1,6 @@
 /* ckptd_busy.c - saves that overlap, and ranks that find every image in use.
  *
- * Goal: two saves of a run are in work at once and are committed in their order; a third is refused
+ * Goal: two saves of a run are in work at once and are committed in their order. A third is refused
  * at once for lack of an image, waits as long as its ranks allow, or takes the image of the second.
  * A last save comes before others. The answer names the true cause that ended a wait. Method: a
  * service in this process (ckptd_bed.h) in which rank 0 is two saves ahead of rank 1, so that both
@@ -105,7 +105,7 @@ static uint64_t num_commits(struct bed *bed)
     return count;
 }
 
-/* While this is locked no memory is made clean for a save. */
+/* While this is locked no memory is cleaned for a save. */
 static pthread_mutex_t cleaning = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool has_asked_to_clean;
 
@@ -165,7 +165,7 @@ BED_TEST_BETWEEN(test_busy__a_third_save_that_may_wait_begins_when_the_first_is_
     assert_int_equal(load_all(bed, 3, NULL), 0);
 }
 
-/* A rank has found no image. The step that makes way goes to *out_step. */
+/* A rank has found no image. *out_step gets the step that makes way. */
 static int call_make_way(struct peer *peer, uint64_t *out_step)
 {
     Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;

@@ -182,7 +182,7 @@ TEST_BETWEEN(test_catalog__shards_with_a_mark_and_no_manifest_are_removed, set_u
     put_shard(2, 1, 0, 2, SHARD_BYTES);
     put_shard(2, 1, 1, 2, SHARD_BYTES);
     mark(2, 1);
-    mark(1, 1); /* cut off between the manifest and the end of the mark */
+    mark(1, 1); /* interrupted between the manifest and the removal of the mark */
     struct run *run = open_and_find();
     assert_null(catalog_find(run, 2, 1));
     assert_false(exists(RUN "/step-00000002-a0001/shard-00001-of-00002.safetensors"));
@@ -428,7 +428,7 @@ TEST_BETWEEN(test_catalog__a_step_that_cannot_be_listed_is_kept_and_named, set_u
     }
 }
 
-/* Which attempts and checkpoints it has is not known: the other runs are served. */
+/* Its attempts and checkpoints are unknown: the other runs are served. */
 TEST_BETWEEN(test_catalog__a_run_that_cannot_be_listed_is_refused_by_name, set_up, tear_down)
 {
     static const int lists[] = {2, 4, 7, 8}; /* attempts, the run, pins, quarantine */

@@ -2,8 +2,8 @@
  *
  * Goal: the invariants commit.I1 to I10 and commit.I12 under any order of events. Method: a seeded
  * scheduler plays ranks, disk and operator against the machine; completions come late, in any
- * order, twice, or for saves that are gone; I/O fails or its outcome is unknown; ranks die, abort,
- * begin again; the daemon crashes at any point and starts from the contents of its disk. After
+ * order, twice, or for saves that are gone; I/O fails or its outcome is unknown. Ranks die, abort,
+ * begin again. The daemon crashes at any point and starts from the contents of its disk. After
  * every event the world is checked: no acknowledged checkpoint is lost, nothing with a manifest
  * lacks a file. At the end the faults stop and everything must settle. Replay one world with
  * SIM_SEED=<seed>; SIM_WORLDS=<n> sets how many. */
@@ -35,7 +35,7 @@ struct truth {
     bool listed; /* a restart has found it */
 };
 
-/* An answer that is on its way to the machine. */
+/* An answer on its way to the machine. */
 struct pending {
     enum commit_action_kind kind;
     uint64_t save, number;
@@ -150,7 +150,7 @@ static uint32_t node_of(const struct truth *truth, uint32_t rank)
     return truth->attempt % 2 != 0 ? rank % 3 : 0;
 }
 
-/* One of the holders answers, twice, or is given up; and one that holds nothing says something. */
+/* One of the holders answers, twice, or is abandoned; and one that holds nothing reports. */
 static void place(struct world *world, struct truth *truth, struct commit_actions *list, bool fails)
 {
     uint32_t node = 1 + below(&world->sim, 2);
@@ -247,7 +247,7 @@ static bool is_listed(const struct world *world, uint64_t attempt, uint64_t step
     return false;
 }
 
-/* The first rank of a save: nothing is left of those of the same step before. */
+/* The first rank of a save: nothing of earlier saves of the step is left. */
 static void log_save(struct world *world, uint64_t id, uint64_t step)
 {
     uint64_t attempt = world->machine.attempt;

@@ -1,7 +1,7 @@
 /* ckptd_copies.c - the copies of a checkpoint, and the losses that they survive.
  *
- * Goal: a part is no copy; a level counts only existing copies; a copy on a node that does not
- * answer is unreachable unless another node has it; a node that refuses is skipped. Method: a
+ * Goal: a part is no copy. A level counts only existing copies. A copy on a node that does not
+ * answer is unreachable unless another node has it. A node that refuses is skipped. Method: a
  * checkpoint of four shards on three of four nodes, in a catalog without a store. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/config.h"
@@ -173,7 +173,7 @@ TEST_WITH(struct world *w, test_copies__a_part_is_next_only_while_a_node_answers
 
 enum { RUNS = 4, STEPS = 250 };
 
-/* This node and as many peers as there may be; of each run the newest of STEPS checkpoints is here
+/* This node and as many peers as there may be. Of each run the newest of STEPS checkpoints is here
  * alone, and of the others each peer but the last has some. */
 struct cluster {
     struct config config;

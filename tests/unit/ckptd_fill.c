@@ -70,7 +70,7 @@ static int tear_down(void **state)
     return bed_tear_down(state);
 }
 
-/* Its filling stands still, with nothing ready. */
+/* Its filling stops with nothing ready. */
 static void start_held(struct bed *bed)
 {
     assert_int_equal(bed_start(bed), 0);

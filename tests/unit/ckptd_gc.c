@@ -3,8 +3,8 @@
  * Goal: a Gc finds the same as the search on the directory, and removes it. It leaves a save in
  * work, files that a tool writes or reads under a lease, young temporary files, pins, foreign
  * files. The daemon answers meanwhile. Method: the service and the raw client of ckptd_bed.h;
- * rubbish is made by hand beside a save that is begun, half written and ended only afterwards; a
- * tool is a second handle on the store's directory; a test controls how long a removal lasts
+ * rubbish is made by hand beside a save that is begun, half written and ended only afterwards. A
+ * tool is a second handle on the store's directory. A test controls how long a removal lasts
  * (storage_remove, --wrap, see WRAP_ckptd_gc in mk/tests.mk). */
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all */
@@ -109,7 +109,7 @@ TEST_BETWEEN(test_gc__what_is_not_ours_stays, bed_set_up, bed_tear_down)
           bed->root);
 }
 
-/* Its manifest was moved away, or is yet to come: named, and left as it is. */
+/* Its manifest was moved away, or is yet to come: it is named, and left unchanged. */
 TEST_BETWEEN(test_gc__whole_shards_without_a_manifest_are_set_aside, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
@@ -191,7 +191,7 @@ TEST_BETWEEN(test_gc__a_run_that_could_not_be_read_is_left_alone, bed_set_up, be
 
 /* ---- removals that fail, or take long ---- */
 
-/* The first removal of a Gc lasts until it is let go. */
+/* The first removal of a Gc lasts until let_go(). */
 static atomic_bool is_held, is_removing;
 static const char *_Atomic refused; /* the key that the disk does not let go */
 

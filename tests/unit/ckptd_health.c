@@ -1,7 +1,7 @@
 /* ckptd_health.c - whether ckptd says that it can save.
  *
  * Goal: health turns false with the reason before a save that would not fit, and at the first save
- * that the store or ckptd failed, until that run commits again; a save that its ranks abort, or
+ * that the store or ckptd failed, until that run commits again. A save that its ranks abort, or
  * report as failed, does not count against the store; Status and grpc.health.v1 say the same.
  * Method: a real service on the bed, whose share of the disk can suddenly become zero. */
 #include "ckptd/attempt/coordinator.h"

@@ -2,7 +2,7 @@
  * down.
  *
  * Goal: /healthz turns 503 within seconds when the service thread does not answer, and comes back;
- * /readyz is 503 during the shutdown, while saves of connected ranks are still accepted; a slow
+ * /readyz is 503 during the shutdown, while saves of connected ranks are still accepted. A slow
  * request ends at its time limit. Method: a real service on the bed, whose thread is held; a
  * request is a socket. tests/integration/web.py tests the rest. */
 #include "ckptd/core/service.h"

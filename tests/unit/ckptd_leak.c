@@ -1,7 +1,7 @@
 /* ckptd_leak.c - when ckptd's own memory is taken for a leak, and when there is too much of it.
  *
  * Goal: memory that rises window after window is a leak, with its rate; work that comes and goes, a
- * heap that was filled once, and little of it are none; one large request is not too much. Method:
+ * heap that was filled once, and little of it are none. One large request is not too much. Method:
  * samples of invented hours. */
 #include "ckptd/machines/leak.h"
 #include "tests/unit/suite.h"

@@ -2,7 +2,7 @@
  *
  * Goal: another user is refused at either, also where the socket's mode admits everyone, and the
  * log names him; descriptors that a peer passes are not taken; too many connections are refused, or
- * the idle make room; a storm of them leaves nothing open; metadata over the limit is refused,
+ * the idle make room. A storm of them leaves nothing open; metadata over the limit is refused,
  * calls that are half sent block no other client. A client that keeps resetting streams is
  * disconnected. Endless messages stay within their memory limit. Connected ranks save all the
  * while. Method: the service and the raw client of ckptd_bed.h, so descriptors and memory of the
@@ -50,7 +50,7 @@ static int tear_down_rank(void **state)
     return has_saved ? 0 : -1;
 }
 
-/* Closed without a word: gRPC greets a connection that it serves, and the arena waits. */
+/* Closed silently: gRPC greets a connection that it serves, and the arena waits. */
 static bool is_hung_up(int fd)
 {
     ssize_t count;
@@ -373,7 +373,7 @@ static bool is_refused(int fd)
     return false;
 }
 
-/* All that there is, is taken from the first refusal on: the others stay. */
+/* From the first refusal on the holders use every available call; other connections stay. */
 BED_TEST_BETWEEN(test_door__half_sent_calls_keep_nobody_else_out, set_up_rank, tear_down_rank)
 {
     int fds[HOLDERS], refused = 0;

@@ -1,7 +1,7 @@
 /* ckptd_load.c - ckptd's read-ahead for loads, and how often it reads.
  *
  * Goal: the shards of a plan are read ahead, once, however small the pool is and however far apart
- * the ranks are; no load loses memory that it still needs. An image left by a writer is lent
+ * the ranks are. No load loses memory that it still needs. An image left by a writer is lent
  * without a read. A reader may wait for its first shard without limit; ckptd notices one that
  * disconnects meanwhile. Method: a service in this process and raw clients (ckptd_bed.h) that go
  * through their plans step by step; Status reports the images in memory, the verified ones, and the
@@ -59,7 +59,7 @@ static uint64_t bytes_of(struct bed *bed)
     return bytes;
 }
 
-/* The next shard of a rank's way through the checkpoint: taken, compared, given back. */
+/* The next shard on a rank's way through the checkpoint: loaded, compared, released. */
 static void step_through(struct loading *loading, uint32_t shard)
 {
     assert_int_equal(load_shard(loading, shard, NULL), 0);

@@ -1,6 +1,6 @@
 /* ckptd_majority.c - publication of an attempt's number on most of the nodes.
  *
- * Goal: one peer is asked first, which is the same for two starts of a run; then all others at
+ * Goal: one peer is asked first, which is the same for two starts of a run. Then all others at
  * once, and ckptd waits for no peer that does not answer. Method: the real loop and crew, and for
  * each of five peers a store in memory whose publications wait until the test releases them. */
 #include "ckptd/core/config.h"

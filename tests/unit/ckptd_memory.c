@@ -41,7 +41,7 @@ static void tell_story(void *user, const struct lack *lack)
     if (bed_start(bed) == 0)
         live_through(bed, &told);
     memory_disarm();
-    if (bed->service && !lack->for_ever) /* or it may have none left to take calls with */
+    if (bed->service && !lack->for_ever) /* or it may have no memory left to accept calls */
         check_listed(bed, &told);
     bed_stop(bed);
     check_leased(plain, LEASED_STEP);

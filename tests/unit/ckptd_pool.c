@@ -350,7 +350,7 @@ TEST_WITH(struct pool *pool,
     assert_false(pool_is_dirty(pool, &last, 1));
 }
 
-/* Owners that came and went before there was memory have left nothing in it. */
+/* Owners that came and went before there was memory have left no data in it. */
 TEST_WITH(struct pool *pool, test_pool__a_bare_segment_is_filled_once_whoever_had_it, set_up_bare,
           tear_down)
 {
@@ -431,7 +431,7 @@ TEST_WITH(struct pool *pool, test_pool__memory_that_others_took_meanwhile_is_not
     assert_int_equal(pool_ready_count(pool), COUNT);
 }
 
-/* One of several that fill at once; all of them end when nothing is left. */
+/* One of several concurrent fillers; all of them end when nothing is left. */
 static void *fill_main(void *pool)
 {
     bool more = true;

@@ -5,7 +5,7 @@
  * prune, of a removal of rubbish, of an adoption. The next start finds every acknowledged
  * checkpoint whole, lists no torn one, and everything works again. The same holds for the start
  * after a start that was interrupted anywhere. Method: the stories of ckptd_story.h on the real
- * directory back-end, whose calls power_bed.h records; each state of power_walk.h is made as a
+ * directory back-end, whose calls power_bed.h records. Each state of power_walk.h is made as a
  * directory, and a daemon starts on it. For some states that start is recorded, too. It is cut
  * after a random change, with any part of its unsynced changes, and after each change, with all of
  * them and with none. (ckptd_faults.c cuts the power between operations of storage.h; this file
@@ -39,7 +39,7 @@ static void hear(const struct peer_status *told)
     heard.told[heard.count++] = *told;
 }
 
-/* How often it had been told something before the change of that number was made. */
+/* The number of acknowledgements before the change of that number was made. */
 static unsigned count_told(unsigned num_changes)
 {
     unsigned count = 0;
@@ -146,7 +146,7 @@ static void look(struct walk *walk, const struct power_state *state, bool is_fir
     }
 }
 
-/* Lives through the story while its changes are kept. */
+/* Runs the story while its changes are recorded. */
 static void record_story(const struct story *story, struct bed *bed)
 {
     char plain[160];

@@ -494,7 +494,7 @@ static void check_sums(void)
     assert_int_equal(segments, world.pool);
 }
 
-/* One thing that can happen now does. False: all is over. */
+/* Performs one possible event. False: all is over. */
 static bool step_world(void)
 {
     uint32_t count = world.retries, left = 0;

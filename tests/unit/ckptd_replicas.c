@@ -84,7 +84,7 @@ static void tell_all(void)
         }
 }
 
-/* Rank `rank` holds another byte there in its i-th replicated slice. */
+/* Changes a byte of rank `rank` there, in its i-th replicated slice. */
 static void tell_other(uint32_t rank, uint32_t i, uint64_t at)
 {
     const struct slice *slice = &slices[rank][replicas[rank][i].slice];

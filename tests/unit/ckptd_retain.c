@@ -250,8 +250,8 @@ TEST_BETWEEN(test_retain__what_verify_found_is_known_to_every_plan, open_at_once
                                   RETAIN_GOOD | RETAIN_PROVEN, 0});
 }
 
-/* A tool that may not write has told ckptd of damage: until the scrub has read it, nothing counts
- * on it. */
+/* A tool that may not write has reported damage to ckptd: until the scrub has read it, retention
+ * does not count on it. */
 TEST_BETWEEN(test_retain__what_was_reported_damaged_counts_nowhere_until_it_is_read, open_at_once,
              bed_tear_down)
 {

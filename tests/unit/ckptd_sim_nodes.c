@@ -413,7 +413,7 @@ static void check_quiet(struct world *world)
     }
 }
 
-/* Nothing more would happen at the nodes that are up. */
+/* No event is left at the nodes that are up. */
 static bool is_quiet(struct world *world)
 {
     if (world->num_messages > 0)
@@ -503,7 +503,7 @@ static void heal_some(struct world *world)
         say_rest(world);
 }
 
-/* And then every process ends and comes back. */
+/* Then every process ends and restarts. */
 static void heal(struct world *world)
 {
     heal_some(world);

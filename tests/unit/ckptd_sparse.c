@@ -1,7 +1,7 @@
 /* ckptd_sparse.c - the device reads of a load that needs only parts of a checkpoint.
  *
- * Goal: ckptd reads only the chunks that open loads need, counts them, and lends saved bytes;
- * damage elsewhere does not matter, and is found when a load needs the chunk. Method: a service in
+ * Goal: ckptd reads only the chunks that open loads need, counts them, and lends saved bytes.
+ * Damage elsewhere does not matter, and is found when a load needs the chunk. Method: a service in
  * this process and raw clients (ckptd_bed.h) that want ranges of rows of one shard and ask for the
  * next range that they need. Rows are of 4 KiB and lie in one chunk each; the checksum table has a
  * separate chunk. ckptd_read_plan_any.c tests which chunks several loads need, and when. */

@@ -1,8 +1,8 @@
 /* ckptd_stage.c - a chunk of a save is hashed and written concurrently, in either order.
  *
  * Goal: the table waits for the last hash and the sync for the last write; chunks of an aborted
- * save are not written any more; a write that fails while its chunk still waits to be hashed fails
- * that save alone; digests that a rank announces are used, except those of no tensor; a rank that
+ * save are not written any more. A write that fails while its chunk still waits to be hashed fails
+ * that save alone; digests that a rank announces are used, except those of no tensor. A rank that
  * writes to an announced range is named, and with storage.verify_after_write its save fails.
  * Method: a service in this process (ckptd_bed.h); the linker sends checksum_block_beside and
  * storage_submit through this file, which delays hashes or completions of writes, or fails a write.
@@ -170,7 +170,7 @@ static struct bed *begin_held(void **state, enum held what, const atomic_int *en
     return bed;
 }
 
-/* Neither waits for the other; the table waits for the hash that comes last, when all others are
+/* Neither waits for the other. The table waits for the hash that comes last, when all others are
  * hashed, also the last chunk, which waits for the table. */
 TEST(test_stage__the_disk_and_hashes_do_not_wait_and_the_sync_and_the_table_do)
 {
@@ -352,7 +352,7 @@ TEST_BETWEEN(test_stage__a_rank_that_writes_after_announcing_is_named_and_no_oth
     assert_false(has_alarm(bed, writers));
 }
 
-/* A disk that decays: others are whole, or this one was. */
+/* A disk that loses bits: the other copies are whole, or this one was. */
 TEST_BETWEEN(test_stage__damage_that_other_checkpoints_speak_against_is_no_ranks, set_up, tear_down)
 {
     struct bed *bed = start(state, 8);

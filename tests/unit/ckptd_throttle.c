@@ -3,7 +3,7 @@
  * Goal: a rate is held within 1 % and never exceeded over any stretch of time, a save ends
  * regardless of the phases that a trainer announces, and no counter overflows. Method: the module
  * is pure, so time is a number here. A small world has chunks that wait, a timer that comes late, a
- * disk that takes its time, and a trainer with phases; it records when each chunk began. Random
+ * disk that takes its time, and a trainer with phases. It records when each chunk began. Random
  * worlds are seeded (SEED=). */
 #include "ckptd/machines/throttle.h"
 #include "tests/unit/random.h"

@@ -1,6 +1,6 @@
 /* ckptd_throttle_queue.c - the daemon's throttling: rate, phases, and the saves exempt from it.
  *
- * Goal: a save takes the time that pace.write_rate gives it and is committed; a trainer that is
+ * Goal: a save takes the time that pace.write_rate gives it and is committed. A trainer that is
  * busy for ever, or announces nonsense, delays it by pace.quiet_wait_ms at most. Throttling does
  * not delay a save that a client waits for (WaitSave, a drain, a new attempt, a rank without a free
  * image). Method: a service in this process (ckptd_bed.h) with 4 MiB of state; the test polls a

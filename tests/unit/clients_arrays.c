@@ -3,7 +3,7 @@
  * a level, bytes objects, digests of the copied bytes.
  *
  * Goal: each does what its comment in ckpt.h says, with any cut on the way back. Method: a real
- * ckptd (clients_bed.h) and one handle, or two that are ranks of one run; the value of an element
+ * ckptd (clients_bed.h) and one handle, or two that are ranks of one run. The value of an element
  * follows from its index, so a wrong place shows. */
 #include "proto/base/checksum.h"
 #include "tests/unit/clients_bed.h"

@@ -8,7 +8,7 @@
  * io_uring makes its calls in the kernel and is refused here, so all is pread and pwrite.
  *
  * SAMPLE=1 fails every call, of close() one in CLOSES_APART, once and for ever, each time with the
- * next errno, so that every function of the system meets each both ways; every transfer is short,
+ * next errno, so that every function of the system meets each both ways. Every transfer is short,
  * once or for ever. make test does so with one call in CALLS_APART, and with the first call of each
  * function (sample.h). The first errno changes: SEED= repeats, TORTURE=1 takes every call with
  * every errno, TOOL= one command alone. */

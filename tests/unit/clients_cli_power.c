@@ -5,7 +5,7 @@
  * pin, an unpin, a gc or a release. Every earlier checkpoint is listed and whole (those that a
  * prune removes: or gone), and no torn one is listed. The command then succeeds again, as does gc,
  * also when the power was lost in that run too. Once a command has answered, all states have its
- * result. Method: each command runs once below a folder whose calls power_bed.h records; each state
+ * result. Method: each command runs once below a folder whose calls power_bed.h records. Each state
  * of power_walk.h is made as a folder, and the tools check it: list, verify of all listed
  * checkpoints, the command, gc, list and verify. For some states the command and gc are recorded,
  * too, and cut: after a random change, and in a few after each change, with all unsynced changes

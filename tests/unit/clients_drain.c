@@ -4,7 +4,7 @@
  * and in time. The ranks save again when the next ckptd runs. Retention, the scrub and readers of
  * the directory do not disturb this. No reader finds damage: the checkpoint that it reads is not
  * removed. Method: 3 ranks save without waiting for commits, also for a while after the signal,
- * with retention and a fast scrub; `ckpt-cli verify` runs on the directory all the time; the signal
+ * with retention and a fast scrub; `ckpt-cli verify` runs on the directory all the time. The signal
  * comes at random moments. SEED= repeats them. */
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/random.h"

@@ -1,7 +1,7 @@
 /* clients_hostile.c - libckpt against a ckptd that gives false answers.
  *
  * Goal: whatever a ckptd answers, the client stays inside its own tensors and the memory it was
- * lent, and reports the false answer with a code; with honest answers the same fake serves a save
+ * lent, and reports the false answer with a code. With honest answers the same fake serves a save
  * and a load. Method: a fake ckptd in this process (rpc.h's server and an arena socket). Its honest
  * answers are in one struct; each test changes one of them. Segments are one page, and the tensor
  * straddles two. */

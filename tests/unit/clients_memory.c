@@ -4,7 +4,7 @@
  * when there is memory again. A save that could not be begun or copied affects no other. Committed
  * checkpoints stay whole and load bit by bit, and no run leaks an allocation or a descriptor.
  * Method: one rank opens, describes, saves, loads, loses its session and saves again, with
- * memory_bed.h between libckpt and the system; the first runs record the places of allocations.
+ * memory_bed.h between libckpt and the system. The first runs record the places of allocations.
  * Then each place of the sample fails at its first encounter, once, and in another run together
  * with all later allocations; and once at a random later encounter. SEED= repeats that; SAMPLE=1
  * takes every place (sample.h), TORTURE=1 each allocation by its number, too. Mappings and

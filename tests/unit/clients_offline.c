@@ -1,7 +1,7 @@
 /* clients_offline.c - libckpt on a store's directory, without ckptd.
  *
  * Goal: a checkpoint that any ranks saved through ckptd loads from the directory in any cut, every
- * byte verified; damage is named and an older checkpoint found; nothing is written. Method: a real
+ * byte verified. Damage is named and an older checkpoint found. Nothing is written. Method: a real
  * ckptd makes the store (clients_bed.h), is ended, and a handle on "dir:" reads it. */
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/suite.h"

@@ -1,7 +1,7 @@
 /* clients_window.c - libckpt with a ckptd whose memory is smaller than one image of every rank.
  *
  * Goal: worlds of any size save through windows and load the saves of others in parts, every
- * element right, with a pool that holds a part of one shard; a rank that copies in another order
+ * element right, with a pool that holds a part of one shard. A rank that copies in another order
  * than the image's gets an error that names the call for the order. The true cause that ended a
  * wait for room is reported. Method: a real ckptd with 3 MiB for a model of 7 MiB
  * (clients_bed.h). */

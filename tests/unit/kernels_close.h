@@ -1,7 +1,7 @@
 /* kernels_close.h - how near an operation's results have to be to those of its plain C twin.
  *
  * The twin sums in double, so the tolerance covers the rounding of the other side: in float 1e-5 of
- * the result itself plus 1e-5 of the root mean square of all results (for sums that cancel); in
+ * the result itself plus 1e-5 of the root mean square of all results (for sums that cancel). In
  * bf16 one unit in the last place (2^-7) plus 4e-3 of the root mean square (attention's backward
  * starts from an `out` that each side rounded). Inputs have variance 1; 1e-6 is added for results
  * that are zero but for rounding. */

@@ -291,7 +291,7 @@ TEST(test_kernels_cuda__products_at_once_have_the_bits_of_each_alone)
     free_engine(&lanes);
 }
 
-/* By tensor cores, heads of 64 and of 128: rows of a range have the bits of the whole's; the sums
+/* By tensor cores, heads of 64 and of 128: rows of a range have the bits of the whole's. The sums
  * of ranges are near those of the whole. */
 static void ranges_agree(const struct engine *lanes, uint32_t head_dim, bool has_documents)
 {

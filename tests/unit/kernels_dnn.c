@@ -1,7 +1,7 @@
 /* kernels_dnn.c - attention by cuDNN (kernels/cuda/library/dnn.c), on simulated GPUs.
  *
- * Goal: the graphs that we describe to the library are attention and its gradient; it is used where
- * the shape allows, with a deterministic engine and scratch of the requested size; each failed call
+ * Goal: the graphs that we describe to the library are attention and its gradient. It is used where
+ * the shape allows, with a deterministic engine and scratch of the requested size. Each failed call
  * is reported. Method: tests/simgpu/dnn.c computes a graph operation by operation; the cases of
  * kernels_cases.h against the plain twins. Whether the real library takes the graphs is shown by
  * tests/integration/cuda_plans.py. */

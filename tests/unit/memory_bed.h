@@ -1,7 +1,7 @@
 /* memory_bed.h - allocations that fail as a test plans.
  *
  * The linker sends the allocations of this tree through the functions below (--wrap, see
- * WRAP_MEMORY in mk/tests.mk); those of jansson come through proto/base/json.c, and a digest of
+ * WRAP_MEMORY in mk/tests.mk). Those of jansson come through proto/base/json.c, and a digest of
  * OpenSSL counts as one. Allocations of gRPC, protobuf-c and liburing are not wrapped. A place is
  * the chain of callers of an allocation. Armed with place and number 0 the bed records the places,
  * and for each the number of its first allocation. Then the allocation at a place fails at its
@@ -301,7 +301,7 @@ struct turns {
 };
 
 /* Chooses the next failure: none, twice; each place, once and for ever; the places that are met
- * again, once; of the places those that the sample takes. False: all are done. */
+ * again, once. Of the places those that the sample takes. False: all are done. */
 static __attribute__((noinline, unused)) bool take_turn(struct turns *turns, struct lack *out)
 {
     uint64_t seen = failing.num_seen, turn = turns->next, first_later = 2 * (1 + seen);

@@ -1,6 +1,5 @@
 /* parallel_bed.h - shared by the tests of many ranks: a text, a run on a mesh, its outcome.
- *
- * Ranks are threads; each mesh trains the tiny model for a few steps on a text made by a seeded
+ * Ranks are threads. Each mesh trains the tiny model for a few steps on a text made by a seeded
  * generator, the shards are put together to whole tensors and compared byte by byte.
  *
  * HOLDFAST_TEST_KERNELS=reference takes the plain C kernels (thread sanitizer). */

@@ -3,7 +3,7 @@
  *
  * The linker sends the calls below of storage/ through here (--wrap of the names in WRAP_POWER of
  * mk/tests.mk), and the bed records their changes in order. A state is a prefix of that log. Synced
- * changes are present; of the others any subset is: names come and go one by one and in any order,
+ * changes are present. Of the others any subset is: names come and go one by one and in any order,
  * writes and sizes are whole, lost, or torn at a sector. A sync covers changes that ended before it
  * began: the bytes of its own file, or the names of its own directory and of no other. POSIX
  * promises that much; ext4, XFS and Btrfs keep more. (Pillai et al., "All File Systems Are Not

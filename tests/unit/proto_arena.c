@@ -1,10 +1,10 @@
 /* proto_arena.c - the announcement ring and the passing of descriptors.
  *
  * Goal: every announcement arrives once and in order, from another thread and from another process;
- * hostile counters and hostile messages are refused, and no descriptor leaks.
- * Method: a producer and a consumer run against each other over many turns of the ring, in threads
- * and, over a memfd, in two processes; the reply is sent by hand in every broken form. Open
- * descriptors are counted before and after. */
+ * hostile counters and hostile messages are refused, and no descriptor leaks. Method: a producer
+ * and a consumer run against each other over many turns of the ring, in threads and, over a memfd,
+ * in two processes. The reply is sent by hand in every broken form. Open descriptors are counted
+ * before and after. */
 #include "proto/base/report.h"
 #include "proto/wire/arena.h"
 

@@ -1,6 +1,6 @@
 /* proto_bulk - blocks between two machines.
  *
- * Goal: bytes arrive as they are, in order and whole; after a cut the transfer resumes at the same
+ * Goal: bytes arrive as they are, in order and whole. After a cut the transfer resumes at the same
  * place, and no received byte is sent again. Damage on the way is found and repaired. A peer that
  * stalls, dribbles, or is absent gives an error in time. Impossible headers are refused. Method:
  * the real client and server over plain TCP, through a relay that cuts, damages or delays the

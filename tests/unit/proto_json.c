@@ -1,6 +1,6 @@
 /* proto_json - numbers as they are written, and places where two texts differ.
  *
- * Goal: a number is written with the fewest digits that read back as the same bits; every place in
+ * Goal: a number is written with the fewest digits that read back as the same bits. Every place in
  * which two values differ is reported once, by its name. Method: texts of objects that hold numbers
  * in every kind of place; pairs of texts, and the line that reports their differences. */
 #include "proto/base/json.h"

@@ -1,7 +1,7 @@
 /* proto_loss_history.c - the history of losses in a run's checkpoints.
  *
  * Goal: a history has the curve of the whole run within its bound, exactly, whichever starts made
- * it; other text is not accepted as a history. Method: each added step has its own loss; the
+ * it. Other text is not accepted as a history. Method: each added step has its own loss; the
  * history is written as text and read back. */
 #include "proto/model/loss_history.h"
 #include "tests/unit/suite.h"

@@ -1,6 +1,6 @@
 /* proto_manifest.c - the manifest.
  *
- * Goal: a written manifest is read back equal, text sections to the byte; the summary is the first
+ * Goal: a written manifest is read back equal, text sections to the byte. The summary is the first
  * 4096 bytes; and no damaged or hostile manifest is accepted. Method: a manifest over real plans is
  * written and read. Then every bit of it is flipped, it is cut at every length; and, with its
  * hashes made right again, it is changed at random and by a list of lies. The seed is printed;

@@ -1,7 +1,7 @@
 /* proto_model_shape.c - the shape of a Llama.
  *
  * Goal: named flavors have the published numbers of parameters, and the table of tensors has them
- * too; a shape survives config.json and the identity; a difference is named with both values;
+ * too. A shape survives config.json and the identity. A difference is named with both values;
  * models that are no supported Llama are refused. Method: published counts; texts as transformers
  * writes them, broken in one member at a time; frequencies against values that transformers
  * computed. */

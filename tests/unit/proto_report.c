@@ -2,7 +2,7 @@
  *
  * Goal: codes and texts arrive as report.h promises, per thread, and a log line is one line
  * whatever text it quotes. Method: log output is captured by putting a pipe (or a pseudo terminal)
- * in the place of stderr; an assertion that fails is watched from the parent of a fork. */
+ * in the place of stderr. An assertion that fails is watched from the parent of a fork. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 

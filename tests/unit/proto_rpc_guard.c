@@ -2,7 +2,7 @@
  *
  * Goal: the heads of frames are read in pieces of any size; each bound of rpc_frames.h stops the
  * first frame beyond it and none before; a user's connections share a budget; answers that a client
- * does not read have a limit; a started request ends in time; TLS passes unchanged. Method: frames
+ * does not read have a limit. A started request ends in time; TLS passes unchanged. Method: frames
  * made by hand, given to rpc_frames whole and byte by byte; a server, or the guard alone, between
  * socket pairs. tests/integration/check_flood.py tests the bounds on a real ckptd. */
 #include "proto/base/report.h"

@@ -2,7 +2,7 @@
  *
  * Goal: a written header is read back equal, stock safetensors opens it, its geometry does not
  * depend on the step. No damaged or hostile header is accepted or read beyond its end. Method: a
- * header over tensors of several types is parsed back; then every bit of it is changed, it is cut
+ * header over tensors of several types is parsed back. Then every bit of it is changed, it is cut
  * at every length (in a block of exactly that size, so that AddressSanitizer sees any step beyond),
  * and, with its hash made right again, changed at random and by a list of lies. A whole file is
  * opened with Python's safetensors where that is installed. The seed is printed; SEED= repeats a

@@ -1,7 +1,7 @@
 /* proto_stacks.c - stacks of threads, when asked and in a crash.
  *
  * Goal: each thread that has joined prints its stack and continues with unchanged memory, also
- * below its stack pointer; a crash prints, and ends the process by its own signal. Method: stderr
+ * below its stack pointer. A crash prints, and ends the process by its own signal. Method: stderr
  * is a file; a child crashes. */
 #include "proto/base/sanitized.h"
 #include "proto/base/stacks.h"

@@ -1,7 +1,7 @@
 /* storage_contract.c - the contract of every back-end, on every back-end and both engines.
  *
  * Goal: callers need not know their back-end. Method: one list of cases, run once for each row of a
- * table of back-ends on a fresh store; the name of a case carries the row's name. */
+ * table of back-ends on a fresh store. The name of a case carries the row's name. */
 #include "storage/numbered.h"
 #include "tests/unit/storage_bed.h"
 #include "tests/unit/suite.h"

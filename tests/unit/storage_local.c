@@ -1,8 +1,8 @@
 /* storage_local.c - behaviour of the directory back-end alone.
  *
  * Goal: no path leads out of the store, one writer locks it, a full disk and refusals of the system
- * are handled. Method: a fresh directory per case; links, FIFOs and leftovers are planted by hand;
- * a full disk is a small tmpfs and a file system without O_DIRECT is a ramfs, mounted in a mount
+ * are handled. Method: a fresh directory per case; links, FIFOs and leftovers are planted by hand.
+ * A full disk is a small tmpfs and a file system without O_DIRECT is a ramfs, mounted in a mount
  * namespace of a child (needs root, else the case is skipped); io_uring is refused, and syncs fail,
  * by a seccomp filter in a child. */
 #include "storage/store/store.h"

@@ -1,6 +1,6 @@
 /* storage_many.c - a check of each of many objects, several at once.
  *
- * Goal: each is checked once; as many at once as the back-end answers, and never more; the error is
+ * Goal: each is checked once; as many at once as the back-end answers, and never more. The error is
  * that of the same checks made in sequence. Method: a store in memory that counts as remote and
  * answers AT_ONCE checks; checks wait for each other. */
 #include "storage/engine/backend.h"

@@ -2,7 +2,7 @@
  *
  * Goal: a lock that no other client has taken meanwhile is taken again. A client that lost the
  * store's lock to another changes nothing any more. A lock whose file cannot be made again is
- * reported once. Method: the store is open twice, as by two clients; the test drops a lock as an
+ * reported once. Method: the store is open twice, as by two clients. The test drops a lock as an
  * NFS server does, without the store's knowledge: it finds the descriptor in /proc and unlocks
  * it. */
 #include "tests/unit/store_bed.h"

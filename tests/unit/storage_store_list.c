@@ -1,7 +1,7 @@
 /* storage_store_list.c - which checkpoints a store lists, and which one is meant.
  *
- * Goal: damage is listed with its reason and is never the newest that is meant; one of a later
- * version ends the search; the order is that of attempts, then steps. Method: a store in memory
+ * Goal: damage is listed with its reason and is never the newest that is meant. One of a later
+ * version ends the search. The order is that of attempts, then steps. Method: a store in memory
  * with one whole checkpoint beside directories that lack something each.
  */
 #include "tests/unit/store_bed.h"

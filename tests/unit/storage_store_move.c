@@ -2,7 +2,7 @@
  *
  * Goal: at any interruption, and with other processes acting in between, the checkpoint is whole in
  * its place or in the trash, or the trash was emptied. No manifest is ever visible without its
- * objects. Method: where names can be renamed every operation fails once, then the power; where
+ * objects. Method: where names can be renamed every operation fails once, then the power. Where
  * none can, as in a bucket, each changing operation is cut before and after its effect. */
 #include "storage/engine/backend.h"
 #include "tests/unit/store_bed.h"

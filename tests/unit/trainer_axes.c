@@ -2,7 +2,7 @@
  * axis.
  *
  * Goal: a collective that is missing, comes twice, or has another group or kind is found in the
- * program, and the report names operation, buffer, axis and the expected state; every mesh and mode
+ * program, and the report names operation, buffer, axis and the expected state. Every mesh and mode
  * passes. Method: one such bug is planted in the programs of a mesh, and these are checked. */
 #include "tests/unit/program_bed.h"
 

@@ -164,7 +164,7 @@ static void put(struct text *t, const char *format, ...)
     assert_true(t->length < TEXT_MAX);
 }
 
-/* The numbers of those whose result is `which`; "all" where every other that can be is. */
+/* The numbers of those whose result is `which`; "all" when all other possible ones are. */
 static void put_numbers(struct text *t, const enum result *results, size_t self, enum result which)
 {
     size_t num = 0, others = 0;

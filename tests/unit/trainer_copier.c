@@ -1,6 +1,6 @@
 /* trainer_copier.c - the copy thread and the calls that wait for it.
  *
- * Goal: a copy holds the state at its start, whatever the update changes meanwhile; the update of a
+ * Goal: a copy holds the state at its start, whatever the update changes meanwhile. The update of a
  * slice waits for that slice and for no other. Method: a state of some slices is copied by a
  * function that takes its time, while another value is written over each; gates, which the test
  * opens, make "still copying" certain instead of likely. Run under ThreadSanitizer too. */

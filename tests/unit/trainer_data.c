@@ -1,7 +1,7 @@
 /* trainer_data.c - tokens files and the order of samples.
  *
- * Goal: the tokens read are those that were encoded; every epoch visits every sample once, in an
- * order that depends on seed and epoch alone; a file with any error is refused. Method: a file of
+ * Goal: the tokens read are those that were encoded. Every epoch visits every sample once, in an
+ * order that depends on seed and epoch alone. A file with any error is refused. Method: a file of
  * format 1, written here, of tokens that a function computes, and read back; exhaustive bijection
  * checks for all sizes from 1 to 2000; fields of the header, and a token, changed in turn. Other
  * damage of a file: trainer_tokens_file.c. */

@@ -384,7 +384,7 @@ TEST(test_device_copy__who_updates_waits_for_no_announcement)
     on_all(update_while_none_is_announced);
 }
 
-/* ckptd goes away while pieces are under way; then it is there again. */
+/* ckptd disconnects while pieces are under way; then it is back. */
 static void lose_memory(struct bed *bed)
 {
     struct copier_times times;

@@ -1,7 +1,7 @@
 /* trainer_estimate.c - the estimate for a mesh, compared with the real use of that mesh.
  *
  * Goal: memory, calls, bytes and work of a dry rank are those of the real one, for every axis and
- * mode; all ranks together work as much as the estimate's sum; the sum follows from the shape.
+ * mode. All ranks together work as much as the estimate's sum. The sum follows from the shape.
  * Method: one step of the tiny model on real ranks (threads), with counting kernels in front of the
  * real ones and the sums of the flight recorders; memory is the sum of the ranks' allocations. */
 #include "tests/unit/parallel_bed.h"

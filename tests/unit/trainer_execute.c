@@ -2,7 +2,7 @@
  *
  * Goal: when any operation of the computing thread or of a lane fails, every rank ends at once, and
  * only the failed rank has the reason. Method: ranks are threads, on a mesh of stages and shards or
- * tensor parallel; one of them fails in one operation, or in one call of its communicators before
+ * tensor parallel. One of them fails in one operation, or in one call of its communicators before
  * the call is made, one after the other until no failure is left. A wait that no failure ends lasts
  * LATE_SECONDS, and then has its own reason. With --mpi ranks are processes and one call fails
  * (tests/integration/comm_mpi.sh). */
@@ -114,7 +114,7 @@ static int run_step(struct rank *r, void *user)
     ERR_TRY(comm_barrier(r->world));
     if (r->world->rank == f->rank)
         fail_calls(r->p);
-    /* Whose program needs nothing more of the rank that fails learns it here. */
+    /* A rank whose program needs nothing more of the failed rank learns of the failure here. */
     int rc = parallel_agree(
         r->world, execute_program(r->p, r->p->run.program, &f->execution[r->world->rank]));
     if (r->world->is_lost) { /* with MPI, which may still write into its receive buffers: nothing is
@@ -152,7 +152,7 @@ static void configure_mesh(struct failing *f, const char *backend)
     bed = f;
 }
 
-/* Has it failed? Then all ranks have, and one says why. */
+/* True when a rank has failed: then all ranks have, and one gives the reason. */
 static bool fails(struct failing *f)
 {
     configure_mesh(f, "local");

@@ -1,12 +1,12 @@
 /* trainer_golden.c - the bits of runs that exist stay as they are.
  *
- * Goal: a change of the trainer or of the kernels leaves every loss and every gradient norm of
- * four runs as they were recorded, to the last bit; initial weights and the tables of rotary
- * embedding too. Two of them have training.numerics = 1: they were recorded before there was a
- * choice. Method: tests/golden/losses has a configuration, a tokens file and the recorded
- * loss file per run; `kernels.backend = "reference"` keeps libraries and vector code out. The C
- * library's functions of mathematics are left in: their bits differ between versions. A digest of
- * them names another libm, for which nothing was recorded; then the tests are skipped (77). */
+ * Goal: a change of the trainer or of the kernels leaves every loss and every gradient norm of four
+ * runs as they were recorded, to the last bit; initial weights and the tables of rotary embedding
+ * too. Two of them have training.numerics = 1: they were recorded before there was a choice.
+ * Method: tests/golden/losses has a configuration, a tokens file and the recorded loss file per
+ * run; `kernels.backend = "reference"` keeps libraries and vector code out. The C library's
+ * functions of mathematics are not replaced: their bits differ between versions. A digest of them
+ * detects another libm, for which nothing was recorded; then the tests are skipped (77). */
 #include "proto/base/checksum.h"
 #include "tests/unit/shell.h"
 #include "tests/unit/suite.h"

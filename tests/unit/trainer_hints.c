@@ -1,8 +1,8 @@
-/* trainer_hints.c - which settings that are allowed a hint speaks of.
+/* trainer_hints.c - hints about allowed settings.
  *
- * Goal: each hint applies where it should, and not beside; its numbers are those of the program and
- * of the model. Method: facts that differ in one number; estimates of the tiny model, which are
- * made of the real program. */
+ * Goal: each hint applies exactly where it should; its numbers are those of the program and of the
+ * model. Method: facts that differ in one number; estimates of the tiny model, which are made of
+ * the real program. */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
 #include "trainer/forecast/estimate.h"

@@ -1,7 +1,7 @@
 /* trainer_interval.c - how many steps lie between two saves that the trainer chooses itself.
  *
  * Goal: the first save comes soon, later ones at the interval of Daly's formula from the measured
- * figures; a small change of a figure changes nothing. Method: figures whose intervals
+ * figures. A small change of a figure changes nothing. Method: figures whose intervals
  * tests/unit/proto_daly.c has. */
 #include "tests/unit/suite.h"
 #include "trainer/save/interval.h"

@@ -2,7 +2,7 @@
  *
  * Goal: on any mesh, and wherever it continues, a run has the bits of one rank. Method: a run is
  * drawn at random (blocks of both axes, groups of leaves, type, tied or not, mask, batch, leaves)
- * and made on one rank; then its three steps are made on three random meshes of up to 16 ranks,
+ * and made on one rank. Then its three steps are made on three random meshes of up to 16 ranks,
  * each with its own schedule, stages, activations, reshard policy, rotation and threads. SEED is
  * printed and repeats a series; RUNS says how many runs (RUNS=34 are 102 meshes and 68 moves). */
 #include "tests/unit/parallel_bed.h"

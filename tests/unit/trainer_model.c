@@ -1,7 +1,7 @@
 /* trainer_model.c - the model's table, initial weights, forward and backward.
  *
  * Goal: shapes and parameter counts are Llama's; initial values do not depend on the rank that
- * makes them; the gradient of the whole model is the derivative of its loss. Method: published
+ * makes them. The gradient of the whole model is the derivative of its loss. Method: published
  * parameter counts; blocks are called with whole tensors in plain arrays; per tensor, central
  * differences along a random direction and along the gradient itself (a wrong component shows in
  * the first, a wrong size in the second); the loss again, in double, from the logits. Recomputation

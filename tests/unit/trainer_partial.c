@@ -1,7 +1,7 @@
 /* trainer_partial - the tensors that a model takes from a checkpoint that fits only in part.
  *
- * Goal: tensors of alike name and shape are taken, of embedding and output the rows that both have;
- * the rest is initialized, or refused by name; the table lists all of it, with one line for alike
+ * Goal: tensors of alike name and shape are taken, of embedding and output the rows that both have.
+ * The rest is initialized, or refused by name. The table lists all of it, with one line for alike
  * layers. Method: metadata of checkpoints as ckpt_metadata() gives them, made of a model's table.
  * integration/partial.py tests the bits of the weights on every mesh. */
 #include "tests/unit/suite.h"

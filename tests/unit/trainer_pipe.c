@@ -1,7 +1,7 @@
 /* trainer_pipe.c - schedules of a pipeline.
  *
- * Goal: each action once, in an order that can be run; no more leaves under way than the schedule
- * promises; the idle part of the time is the published one; a file that cannot be run is refused
+ * Goal: each action once, in an order that can be run. No more leaves under way than the schedule
+ * promises. The idle part of the time is the published one. A file that cannot be run is refused
  * with the action. Method: schedules for many numbers of ranks and leaves are replayed by the rules
  * of dependence alone. */
 #include "proto/base/report.h"

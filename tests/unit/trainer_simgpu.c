@@ -1,7 +1,7 @@
 /* trainer_simgpu.c - steps of training on simulated GPUs (tests/simgpu): the bits of the CPU.
  *
  * Goal: the trainer, the back-end and the kernels together compute on a GPU the same as on the CPU,
- * on every mesh and in every order that CUDA allows, with graphs and without; a step repeats the
+ * on every mesh and in every order that CUDA allows, with graphs and without. A step repeats the
  * graphs of the step before and captures none. A block's update is one launch. In bfloat16 the
  * library gets the same products on every mesh, since its bits depend on the extent of a call.
  * Method: parallel_bed.h; in float no tensor core is involved, so every byte is that of the CPU's

@@ -1,6 +1,6 @@
 /* trainer_tokenizer_train.c - how a tokenizer is trained.
  *
- * Goal: training gives the same result as a plain, slow trainer, for any order of the texts; it
+ * Goal: training gives the same result as a plain, slow trainer, for any order of the texts. It
  * reports its progress, and a text that is too small. Method: the simplest trainer that follows the
  * definition, written here, on seeded random text. */
 #include "tests/unit/suite.h"

@@ -1,8 +1,8 @@
 /* trainer_tokens_file.c - the tokens file of format 2, and format 1 through the same reader.
  *
- * Goal: tokens, document marks and masks are read back as added, at any width; the identity is that
- * of format 1 for the same tokens; any changed byte of a block, of the table or of the header is
- * found, at open or when the block is read; a start reads the header alone; a failed writer leaves
+ * Goal: tokens, document marks and masks are read back as added, at any width. The identity is that
+ * of format 1 for the same tokens. Any changed byte of a block, of the table or of the header is
+ * found, at open or when the block is read. A start reads the header alone. A failed writer leaves
  * no file. Method: files of random tokens over several blocks; every region of the file damaged in
  * turn; blocks swapped and taken from another file; a file of format 1 written here by hand. */
 #include "proto/base/checksum.h"

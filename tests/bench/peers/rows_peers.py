@@ -1,7 +1,7 @@
 """rows_peers.py - Holdfast beside PyTorch's own checkpointing and safetensors.
 
 Both sides are the same processes (worker.py): ranks of PyTorch, joined by gloo, whose tensors are
-saved, loaded and trained on; a row's two sides differ only in the saver. All files lie in the
+saved, loaded and trained on. A row's two sides differ only in the saver. All files lie in the
 folder of the bench, on one file system. README.md describes the method and the peers' settings.
 """
 import ctypes

@@ -99,7 +99,7 @@ def sync_all(path):
 
 
 class Blocking:
-    """A saver whose save() is all it has: training stands still until it returns."""
+    """A saver with save() only: training stops until it returns."""
 
     def begin(self, path):
         self.save(path)
@@ -336,7 +336,7 @@ class PluginNext(Plugin):
 
 class Holdfast:
     """libckpt, through holdfast.c. The copy runs in a thread beside the step, as in the trainer
-    with async_with_pinned_mem, which then waits for ckptd, that does the rest."""
+    with async_with_pinned_mem. The thread then waits for ckptd, which does the rest."""
 
     def __init__(self, state, libckpt, server, run):
         self.state, self.server = state, server
