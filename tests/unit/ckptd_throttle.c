@@ -127,7 +127,7 @@ TEST(test_pace__a_rate_is_held_within_one_percent_though_timers_come_late)
         struct throttle_options options = options_of(rates[i], false, 0);
         struct world *w = new_world(options);
         w->late_ms = THROTTLE_LATE_MS / 2;
-        add_chunks(w, CHUNKS_MAX); /* so many that the last timer's lateness is nothing */
+        add_chunks(w, CHUNKS_MAX); /* so many that the lateness of the last timer is negligible */
         run(w);
         double ratio = rate_of(w) / (double)rates[i];
         if (ratio > 1.0 || ratio < 0.99)

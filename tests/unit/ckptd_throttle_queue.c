@@ -10,7 +10,7 @@
 #include "tests/unit/suite.h"
 
 #define STATE_BYTES ((int64_t)ROWS * COLUMNS * 4)
-/* At which a save takes more than 4 s: so long that a hurry shows. */
+/* At this rate a save takes more than 4 s: long enough to detect a hurry. */
 #define RATE_SLOW ((int64_t)MIB)
 #define SLOW_MS (STATE_BYTES * 1000 / RATE_SLOW)
 /* A hurried save takes a fraction of a second, and on a busy machine seconds. */

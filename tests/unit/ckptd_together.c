@@ -1,7 +1,7 @@
-/* ckptd_together.c - which checkpoint ranks load together (ckptd/restore/together.h).
+/* ckptd_together.c - the checkpoint that ranks load together (ckptd/restore/together.h).
  *
  * Goal: together.L1 to L5 at the head of together.c. Method: the decisions themselves, with a clock
- * of the test's; the way there, through a ckptd, is in clients_ckpt.c. */
+ * of the test; clients_ckpt.c tests them through a ckptd. */
 #include "ckptd/restore/together.h"
 #include "tests/unit/suite.h"
 

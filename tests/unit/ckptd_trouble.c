@@ -1,9 +1,9 @@
-/* ckptd_trouble.c - the daemon when something runs short, comes late, or is turned against it.
+/* ckptd_trouble.c - the daemon under shortages, delays, and hostile use of its resources.
  *
- * Goal: short memory, descriptors or time cost a call its answer, never a checkpoint its place and
- * never the daemon its life.
- * Method: a service in this process (ckptd_bed.h). fsync is ours here: it can be slowed down, so
- * that something else happens meanwhile, and it remembers which directories it made durable.
+ * Goal: a lack of memory, descriptors or time fails a call, but never loses a checkpoint and never
+ * ends the daemon. Method: a service in this process (ckptd_bed.h). The test replaces fsync: it can
+ * be delayed, so that other events happen meanwhile, and it records the directories that it made
+ * durable.
  */
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/mark_bed.h"
@@ -194,7 +194,7 @@ BED_TEST_BETWEEN(test_trouble__a_full_table_of_descriptors_does_not_spin_the_dae
     bed_open_world(bed, peers, 1); /* ckptd accepts again */
 }
 
-/* It needs some more when it was accepted; others let go of some meanwhile. */
+/* An accepted connection needs more descriptors; others close some meanwhile. */
 BED_TEST_BETWEEN(test_trouble__a_connection_that_lacks_descriptors_is_refused_alone, bed_set_up,
                  tear_down)
 {

@@ -72,7 +72,8 @@ static uint64_t await_window(const struct peer *peer, uint64_t at)
     return 0;
 }
 
-/* Copies bytes [from, to) of the rank's part as the window allows; false when it was given up. */
+/* Copies bytes [from, to) of the rank's part as the window allows; false when the save was
+ * aborted. */
 static bool copy_part(struct peer *peer, uint64_t step, uint64_t from, uint64_t to)
 {
     while (from < to) {
@@ -97,7 +98,7 @@ static void finish(struct peer *peer, uint64_t step)
         peer_announce(peer, ARENA_ENTRY_END, 0, 0);
 }
 
-/* Waits for the window of a save that is still being given up. */
+/* Waits for the window of a save that is still being aborted. */
 static int begin(struct peer *peer, uint64_t step)
 {
     return peer_begin_within(peer, step, WAIT_MS);
@@ -282,7 +283,7 @@ BED_TEST_BETWEEN(test_window__who_waits_hears_that_the_save_was_given_up, set_up
     bed_open_world(bed, peers, 2);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_int_equal(peer_begin(&peers[1], 1), 0);
-    /* Rank 0 has announced nothing: only news can end its wait. */
+    /* Rank 0 has announced nothing: only a message can end its wait. */
     assert_true(await_window(&peers[0], 0) == 1 * MIB);
     peer_close(&peers[1]);
     for (uint32_t i = 0; i < 1000 && await_window(&peers[0], 0) != 0; i++)
@@ -349,7 +350,7 @@ static uint64_t live_through(struct bed *bed)
             acknowledged[step] = wait_save(bed, step, reason) == COMMITTED;
             if (acknowledged[step] || !strstr(reason, "could not be synced"))
                 continue;
-            /* It cannot be written again, and one failed sync is no reason to give the disk up. */
+            /* It cannot be written again, but one failed sync does not take the disk offline. */
             failed_syncs += 1;
             json_t *status = bed_status(bed);
             assert_string_equal(json_string_value(json_object_get(status, "offline")), "");
@@ -372,8 +373,8 @@ static void look_at_acknowledged(struct bed *bed)
     bed_stop(bed);
 }
 
-/* Tellings differ by a few operations, so it ends when UNTOUCHED_ROW of them, one after the other,
- * had none of that number. */
+/* Runs differ by a few operations, so it ends when UNTOUCHED_ROW successive runs had no operation
+ * of that number. */
 BED_TEST_BETWEEN(test_window__no_single_failed_operation_loses_an_acknowledged_checkpoint, set_up,
                  tear_down)
 {

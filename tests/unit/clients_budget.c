@@ -194,7 +194,7 @@ static int job_main(char **argv)
     return errors == 0 ? 0 : 1;
 }
 
-/* Runs a job to its end, and holds it to its own budget. */
+/* Runs a job to its end, and checks its own budget. */
 static void run_job(const struct bed *bed, const struct job_plan *plan)
 {
     char numbers[6][24], self[] = "/proc/self/exe";

@@ -149,8 +149,8 @@ TEST_BETWEEN(test_ckpt__the_last_rows_of_a_tensor_cost_little_more_than_themselv
     ckpt_close(ckpt);
 }
 
-/* With the pool that holds all, one that images of shards come and go in, and one that a shard has
- * to be read through in parts. */
+/* With a pool that holds all images, one in which images are evicted, and one through which a shard
+ * has to be read in parts. */
 TEST_BETWEEN(test_ckpt__readers_of_any_boxes_together_get_what_was_saved, bed_open, bed_close)
 {
     struct bed *bed = *state;
@@ -207,7 +207,7 @@ TEST_BETWEEN(test_ckpt__saves_follow_each_other_without_waiting_for_the_disk, be
 
 /* ---- memory that comes back ---- */
 
-/* Saves and loads in turns: the memory of an image goes to a load and comes back to the rank. */
+/* Saves and loads in turns: the memory of an image goes to a load and returns to the rank. */
 static int work_share_memory(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                              uint32_t rank)
 {
@@ -497,8 +497,8 @@ TEST_BETWEEN(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning, 
     ckpt_close(ckpt);
 }
 
-/* A rank that describes `data`, and a ckptd which by itself would look only after a minute whether
- * the rank is still busy. */
+/* A rank that describes `data`, and a ckptd which by itself checks only every minute whether the
+ * rank is still busy. */
 static struct ckpt *open_with_phases(struct bed *bed, float data[4])
 {
     struct ckpt_tensor tensor = small_tensor(data);
@@ -510,7 +510,7 @@ static struct ckpt *open_with_phases(struct bed *bed, float data[4])
     return ckpt;
 }
 
-/* A save that comes in a busy phase and is held back by it. */
+/* A save that comes in a busy phase, which delays it. */
 static void save_while_busy(const struct bed *bed, struct ckpt *ckpt, uint64_t step)
 {
     ckpt_phase(ckpt, CKPT_PHASE_BUSY);

@@ -134,7 +134,7 @@ static unsigned try_left(struct function *function, struct world *world, bool fo
     return 1;
 }
 
-/* The errnos that are left where a function is called fewer times than there are of them. */
+/* The remaining errnos, where a function is called fewer times than there are errnos. */
 static unsigned try_rest(struct world *world)
 {
     unsigned runs = 0;
@@ -233,8 +233,8 @@ TEST_BETWEEN(test_calls__verify_lists_every_read_that_fails, world_open, world_c
     assert_true(listed > 10);
 }
 
-/* A page of a header that cannot be read proves no damage; loaders read several at a time, so that
- * no number of a call names it. */
+/* An unreadable page of a header proves no damage; loaders read several at a time, so that no
+ * number of a call identifies it. */
 TEST_BETWEEN(test_calls__a_read_that_fails_is_no_damage_to_diff, world_open, world_close)
 {
     struct failure_at at = {.number = EIO, .only = "pread"};

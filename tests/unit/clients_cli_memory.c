@@ -263,7 +263,7 @@ TEST_BETWEEN(test_memory__nor_does_one_through_a_ckptd, open_served, close_serve
     try_tools(finding, sizeof finding / sizeof *finding, world);
 }
 
-/* The program itself, with fewer addresses each time until they do not do. */
+/* The program itself, with less address space each time until it does not suffice. */
 TEST_BETWEEN(test_memory__the_program_ends_with_70_where_there_is_too_little, world_open,
              world_close)
 {

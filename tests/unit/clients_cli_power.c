@@ -326,7 +326,8 @@ static void cut_again(const char *path)
     power_make(&state, path);
 }
 
-/* Nothing is lost at `path`, all works again, and nothing is left of the first time; takes it. */
+/* At `path` nothing is lost, everything works again, and no remains of the first run are left;
+ * removes `path`. */
 static void judge_and_run(const struct trial *trial, const char *path, bool is_done)
 {
     judge_found(trial, is_done);
@@ -402,7 +403,7 @@ static void look(struct walk *walk, const struct power_state *state, bool is_fir
     }
 }
 
-/* Runs the command while its changes are kept. */
+/* Runs the command while its changes are recorded. */
 static void record(struct trial *trial)
 {
     struct world *world = trial->world;

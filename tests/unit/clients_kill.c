@@ -69,7 +69,7 @@ static struct {
     atomic_int across, all;
 } loading;
 
-/* Loads again and again. A load that takes longer than ckptd was down has seen it go and come. */
+/* Loads again and again. A load that takes longer than ckptd was down has met the restart. */
 static int work_load_for_ever(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                               uint32_t rank)
 {
@@ -157,7 +157,7 @@ static void *kill_and_restart(void *argument)
     return NULL;
 }
 
-/* Rank 0, after every step: kill ckptd now? Was it enough? */
+/* Rank 0, after every step: decides whether to kill ckptd now, and whether it was enough. */
 static void plan_kill(struct group *group, uint64_t step, int error)
 {
     pthread_t killer;

@@ -68,7 +68,7 @@ static int open_told(struct checkpoint *out, struct storage *store, const struct
     return error;
 }
 
-/* The checkpoint is whole in the reader's eyes, or is not read at all. */
+/* The reader finds the checkpoint whole, or does not read it at all. */
 static void check_outcome(int error, int number, bool is_told, struct checkpoint *checkpoint)
 {
     int code = storage_code_of_errno(number);

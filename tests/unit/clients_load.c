@@ -175,7 +175,7 @@ TEST_BETWEEN(test_load__damage_that_one_rank_finds_has_all_load_the_older_checkp
 
 #define WAIT_MS 10000u /* of a rank for one that does not load (ckptd/restore/together.h) */
 
-/* Rank 1 goes without a load, mostly when rank 0 has loaded. */
+/* Rank 1 continues without a load, mostly when rank 0 has loaded. */
 static int work_load_or_leave(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                               uint32_t rank)
 {

@@ -116,7 +116,7 @@ static bool try_call(struct rank *rank, const char *name, int (*call)(struct ran
             return true;
         if (error == ERR_UNAVAILABLE &&
             (rank->is_unheard || took_ns >= SESSION_HELLO_AGAIN_MS * 1000000ull)) {
-            rank->is_unheard = true; /* in the moment that a save gives ckptd, or in the back-off */
+            rank->is_unheard = true; /* while ckptd handles a save, or in the back-off */
             return false;
         }
         bool is_memory = error == ERR_MEMORY && (strstr(ckpt_error(), "memory") != NULL ||
@@ -157,7 +157,8 @@ static bool tell_once(const struct lack *lack)
     return !rank.is_unheard;
 }
 
-/* Again where ckptd was not heard, as on a busy machine; if it is the lack's doing it stays so. */
+/* Again where ckptd was not reached, as on a busy machine; if the lack of memory caused it, it
+ * stays so. */
 static void tell(void *user, const struct lack *lack)
 {
     (void)user;
@@ -183,7 +184,7 @@ static void test_memory__libckpt_without_it_says_so_and_goes_on_when_it_is_back(
     load_world(bed, 3, 5, 0);
 }
 
-/* Room for the images of this rank's last sessions: it is lent some ahead in every telling. */
+/* Room for the images of this rank's last sessions: each run lends it some ahead. */
 static int open_roomy(void **state)
 {
     return bed_open_with(state, "192MiB");

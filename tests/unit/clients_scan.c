@@ -1,9 +1,9 @@
 /* clients_scan.c - the bytes of a store, read offline.
  *
- * Goal: whole tensors come out of shards of any layout, by scan and by assembly, with as many
- * blocks under way as there may be or as few as can work. The block of a changed byte is named, in
- * order. No damaged byte is handed out. An error on any thread ends the work with its text. Method:
- * random checkpoints (clients_store_bed.h) are read back with the tool's functions and compared.
+ * Goal: whole tensors come out of shards of any layout, by scan and by assembly, with the most or
+ * the fewest possible blocks under way. The block of a changed byte is named, in order. No damaged
+ * byte is handed out. An error on any thread ends the work with its text. Method: random
+ * checkpoints (clients_store_bed.h) are read back with the tool's functions and compared.
  */
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/clients_store_bed.h"

@@ -214,8 +214,8 @@ static int save_pair(struct pair *pair, uint64_t step, uint64_t *out_ms)
     return error;
 }
 
-/* A save through a window, on a disk that does nothing, of a rank that may wait for `busy_ms`: the
- * milliseconds after which it was given up. */
+/* A save through a window, on a disk that does not respond, of a rank that may wait for `busy_ms`:
+ * returns the milliseconds until it was aborted. */
 static uint64_t give_up_save(struct bed *bed, uint32_t busy_ms)
 {
     struct pair pair;
@@ -241,7 +241,7 @@ TEST_BETWEEN(test_window__a_rank_that_may_wait_waits_for_a_disk_so_long, open_sm
 }
 
 /* Each move of the window comes in time, all of them together do not: 6 MiB through a window of 1
- * MiB, which take 5 s as a rule, and may take 2.4. */
+ * MiB, which usually take 5 s, and at least 2.4. */
 TEST_BETWEEN(test_window__a_disk_that_crawls_has_a_bound_for_the_whole_save, open_small, bed_close)
 {
     struct bed *bed = *state;

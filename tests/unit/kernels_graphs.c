@@ -120,8 +120,8 @@ TEST(test_graphs__a_batch_reads_memory_that_is_not_page_locked_at_once)
     close_bed(&bed);
 }
 
-/* Where a graph cannot be made the work is done all the same; one that cannot be launched is said.
- */
+/* Where a graph cannot be made the work is done all the same; one that cannot be launched is
+ * reported. */
 TEST(test_graphs__a_graph_that_is_refused_changes_nothing)
 {
     static const char *const calls[] = {"cudaStreamBeginCapture", "cudaStreamEndCapture",
@@ -170,7 +170,7 @@ TEST(test_graphs__a_graph_that_outlived_its_memory_dies_of_it)
     close_bed(&bed);
 }
 
-/* As CUDA does it, which would fail on a GPU alone. */
+/* As in CUDA: otherwise the error would appear only on a GPU. */
 TEST(test_graphs__what_a_capture_must_not_see_makes_it_void)
 {
     struct bed bed;

@@ -75,7 +75,7 @@ TEST(test_kernels__extreme_logits_give_finite_losses)
     free_engine(&e);
 }
 
-/* A damaged value must be seen by the caller, never be smoothed away. */
+/* The caller must see a damaged value; an operation must not smooth it away. */
 TEST(test_kernels__nan_surfaces_in_loss_attention_and_norm)
 {
     for (int level = 0; level < NUM_LEVELS; level++) {

@@ -490,7 +490,7 @@ static struct chosen multiply_chosen(const char *settings, const char *choices)
     return out;
 }
 
-/* Whose bits has it, those of `old` or those of `new`; of three shapes so many were taken. */
+/* Checks the bits: those of `old` or of `new`; and how many of three shapes took a given choice. */
 static void want_chosen(const char *settings, const char *choices, const uint16_t *old,
                         const uint16_t *new, uint32_t taken, uint32_t not_offered)
 {
@@ -575,7 +575,7 @@ static int work(const char *settings)
     return rc;
 }
 
-/* But of a device that is lost, which frees nothing. */
+/* Except of a lost device, which frees nothing. */
 static void want_nothing_left(const char *call)
 {
     struct simgpu_counts left = simgpu_counts();

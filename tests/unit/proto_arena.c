@@ -351,7 +351,7 @@ TEST(test_arena_phase__no_end_of_a_busy_phase_is_missed)
         atomic_fetch_add(&num_seen, 1);
         while (atomic_load(&num_wakes) == before && !atomic_load(&phases_over))
             sched_yield();
-        /* All is over, and the last phase was quiet: the wake-up must have come by now. */
+        /* All work is over, and the last phase was quiet: the wake-up must have come. */
         assert_true(atomic_load(&num_wakes) != before);
     }
     pthread_join(thread, NULL);

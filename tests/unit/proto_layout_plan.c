@@ -311,7 +311,7 @@ TEST(test_layout_plan__refuses_an_overlap_with_the_tensors_name)
 
 TEST(test_layout_plan__refuses_a_tiling_that_is_no_grid)
 {
-    /* A pinwheel's simpler sister: the left half whole, the right half in two. */
+    /* A simpler form of a pinwheel: the left half whole, the right half in two. */
     struct slice slices[3];
     for (uint32_t r = 0; r < 3; r++) {
         slices[r] = make_slice("w", DTYPE_F32, 2, (uint64_t[]){4, 4});

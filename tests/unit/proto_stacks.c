@@ -23,7 +23,7 @@
 static atomic_bool is_ready, may_go;
 static size_t num_changed;
 
-/* Calls nothing from the first store to the last look. */
+/* Makes no call between the first store and the last check. */
 static void *keep_below(void *user)
 {
     (void)user;

@@ -1,7 +1,7 @@
 /* proto_stream_copy.c - copies past the cache.
  *
- * Goal: every length at every alignment copies its bytes, and none beside them.
- * Method: against memcpy, in a room with a border of known bytes. */
+ * Goal: every length at every alignment copies its bytes, and no others. Method: comparison with
+ * memcpy, in a buffer with a border of known bytes. */
 #include "proto/base/stream_copy.h"
 #include "tests/unit/suite.h"
 

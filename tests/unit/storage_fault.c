@@ -424,7 +424,7 @@ TEST(test_fault_crash__shows_in_the_wrapped_directory)
 
 /* ---- holds ---- */
 
-/* Whether its file stays is for the list of names; its holder does not. */
+/* The list of names decides whether its file stays; its holder does not. */
 static void check_held_at_crash(const char *settings, bool is_synced, bool stays)
 {
     char directory[BED_PATH_BYTES];

@@ -187,7 +187,7 @@ static void check_root_of_root(void)
     CHECK(mkdir(where, 0755) == 0 &&
           chdir(where) == 0); /* the directories above are for root alone */
     CHECK(setgid(12345) == 0 && setuid(12345) == 0);
-    struct storage *storage; /* that nothing can be written there is for the lock to say */
+    struct storage *storage; /* the lock has to report that nothing can be written there */
     CHECK(storage_open(&storage, &storage_local, ".",
                        &(struct storage_options){.is_ours_alone = true}) == 0);
     storage_close(storage);

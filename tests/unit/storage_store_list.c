@@ -1,6 +1,6 @@
-/* storage_store_list.c - which checkpoints a store lists, and which one is meant.
+/* storage_store_list.c - the checkpoints that a store lists, and the one that a name selects.
  *
- * Goal: damage is listed with its reason and is never the newest that is meant. One of a later
+ * Goal: damage is listed with its reason and is never selected as the newest. One of a later
  * version ends the search. The order is that of attempts, then steps. Method: a store in memory
  * with one whole checkpoint beside directories that lack something each.
  */
@@ -77,7 +77,7 @@ TEST(test_list__the_newest_is_never_a_damaged_one)
     storage_close(storage);
 }
 
-/* An older state in its place would roll a run back without a word. */
+/* An older state in its place would roll a run back silently. */
 TEST(test_list__names_come_newest_first_however_they_were_made)
 {
     struct storage *storage = open_with_one();

@@ -108,7 +108,7 @@ static bool cut_trash_short(int n, const char *settings, int *made)
     int error = store_trash_put(storage, GROUP, 1000, false);
     assert_true(error == 0 || error == ERR_IO);
     assert_int_equal(storage_fault_crash(storage), 0);
-    if (error == 0) /* the failing operation is still to come: meet it here */
+    if (error == 0) /* the failing operation is still to come: it fails here */
         assert_int_equal(storage_sync_names(storage, ""), ERR_IO);
     assert_true(is_in_trash(storage) || error != 0);
     assert_int_equal(store_recover_run(storage, "run"), 0);

@@ -36,8 +36,8 @@ TEST(test_group__goes_where_nothing_can_be_made)
     storage_close(storage);
 }
 
-/* The tombstone of a removal that was cut short is good for the next one; without it and without
- * the reserve nothing goes. */
+/* The tombstone of an interrupted removal serves the next one; without it and without the reserve
+ * nothing is removed. */
 TEST(test_group__needs_the_reserve_where_nothing_can_be_made)
 {
     struct storage *storage = open_fault("only=publish,fail_from=3,errno=28:memory:");
@@ -52,7 +52,7 @@ TEST(test_group__needs_the_reserve_where_nothing_can_be_made)
     storage_close(storage);
 }
 
-/* A removal that spends the reserve and is refused then leaves all as it was. */
+/* A removal that uses the reserve and is refused then restores everything. */
 TEST(test_group__a_refused_removal_gives_the_reserve_back)
 {
     struct storage *storage = open_fault("only=publish,fail_from=4,errno=28:memory:");
@@ -157,7 +157,7 @@ TEST(test_group__what_is_in_quarantine_stays_with_the_reason)
     storage_close(storage);
 }
 
-/* Of two removals that were cut short one cannot be ended: the error is that of it. */
+/* Of two interrupted removals one cannot be completed: its error is returned. */
 TEST(test_group__recovery_tells_of_the_one_that_stays)
 {
     char path[BED_PATH_BYTES], where[BED_PATH_BYTES + 64];
@@ -227,7 +227,7 @@ static bool cut_short(int fail_at, const char *lost, int *made)
     int error = store_remove(storage, GROUP);
     assert_true(error == 0 || error == ERR_IO);
     assert_int_equal(storage_fault_crash(storage), 0);
-    if (error == 0) { /* the failing operation is still to come: meet it here */
+    if (error == 0) { /* the failing operation is still to come: it fails here */
         assert_int_equal(storage_sync_names(storage, ""), ERR_IO);
         assert_int_equal(count_names(storage, GROUP), 0);
     } else {

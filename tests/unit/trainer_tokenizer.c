@@ -1,9 +1,9 @@
 /* trainer_tokenizer.c - splitting, encoding, decoding and the file of the tokenizer.
  *
  * Goal: pieces are those of Llama 3's expression; encoding joins the lowest rank first; any bytes
- * survive a round trip. A file with anything wrong in it is refused with its line. Method: pieces
- * against a hand-made table; the encoder against the simplest program that follows the definition,
- * written here, on seeded random text. Equality with the tiktoken package on real text is
+ * survive a round trip. A file with any error is refused with its line. Method: pieces against a
+ * hand-made table; the encoder against the simplest program that follows the definition, written
+ * here, on seeded random text. Equality with the tiktoken package on real text is
  * tests/integration/hf_tokenizer.py. */
 #include "proto/model/vocab.h"
 #include "tests/unit/suite.h"

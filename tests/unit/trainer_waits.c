@@ -1,7 +1,7 @@
 /* trainer_waits.c - a warning when training waits for samples.
  *
- * Goal: it comes when a share that is too large begins, and not with every line. Method: shares of
- * lines in a row. */
+ * Goal: it comes when a too large share begins, and not with every line. Method: shares of
+ * successive lines. */
 #include "tests/unit/suite.h"
 #include "trainer/observe/waits.h"
 
