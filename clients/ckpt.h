@@ -131,8 +131,8 @@ struct ckpt_info {
 struct ckpt_loaded {
     struct ckpt_info info;
     char *state_json, *identity_json, *config_json, *data_json;
-    char *skipped; /* one line with the reason for each newer checkpoint that was skipped; "" for
-                      none */
+    /* One line with the reason for each newer checkpoint that was skipped; "" for none. */
+    char *skipped;
     uint64_t bytes_memory, bytes_local; /* by source, of the shards that this rank read */
     double seconds;
 };

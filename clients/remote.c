@@ -290,8 +290,8 @@ int remote_map(struct ckpt *ckpt, unsigned char **out, uint32_t count)
         madvise(memory, bytes, MADV_HUGEPAGE);
         madvise(memory, bytes, MADV_DONTDUMP);
         madvise(memory, ckpt->image_bytes < bytes ? ckpt->image_bytes : bytes,
-                MADV_POPULATE_WRITE); /* if the kernel does not support it, the copies fault the
-                                         pages in */
+                /* If the kernel does not support it, the copies fault the pages in. */
+                MADV_POPULATE_WRITE);
     }
     for (uint32_t i = 0; i < count; i++)
         out[i] = ckpt->staging + i * ckpt->segment_bytes;

@@ -470,10 +470,10 @@ struct kernel_digest {
 struct kernel_adamw_numbers {
     float lr, eps, weight_decay, grad_scale;
     float keep1, rest1, keep2, rest2; /* beta, or 1 with is_mean; 1 - beta */
-    float bias1, bias2;               /* 1 - beta^step, computed by the caller in double, rounded
-                                       * once */
-    float l2;                         /* Adam's decay: g += l2 * p; 0: none */
-    uint32_t noise[2];                /* of the update */
+    /* 1 - beta^step, computed by the caller in double, rounded once. */
+    float bias1, bias2;
+    float l2;          /* Adam's decay: g += l2 * p; 0: none */
+    uint32_t noise[2]; /* of the update */
     uint32_t is_mean;
 };
 struct kernel_adamw_piece { /* of a tensor */

@@ -220,8 +220,8 @@ static int decode_text(const struct tokenizer *tokenizer, const struct text *tex
 {
     char *bytes = NULL;
     size_t count = 0, num_bytes = 0;
-    int32_t *tokens = malloc((text->bytes / 2 + 2) * sizeof *tokens); /* a number takes a digit and
-                                                                       * a space */
+    /* A number takes a digit and a space. */
+    int32_t *tokens = malloc((text->bytes / 2 + 2) * sizeof *tokens);
     int result = tokens == NULL ? report_error(ERR_MEMORY, NULL, "no memory for the numbers")
                                 : read_numbers(tokens, &count, text);
     if (result == 0)

@@ -171,8 +171,8 @@ void proxy_ranks_cut(struct proxy_ranks *proxies)
         return;
     pthread_mutex_lock(&proxies->mutex);
     for (struct proxy_rank *proxy = proxies->first; proxy; proxy = proxy->next)
-        shutdown(proxy->link.socket, SHUT_RDWR); /* without its mutex: the holder may be waiting
-                                                  * here */
+        /* Without its mutex: the holder may be waiting here. */
+        shutdown(proxy->link.socket, SHUT_RDWR);
     pthread_mutex_unlock(&proxies->mutex);
 }
 

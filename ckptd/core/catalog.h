@@ -22,15 +22,15 @@ bool catalog_is_uncommitted(const struct checkpoint *checkpoint);
 
 /* Functions of the owner of attempts and saves, for catalog.c and scan.c: attempt/coordinator.c. */
 struct catalog_events {
-    int (*made)(struct run *run);             /* a run was added: ERR_MEMORY */
-    void (*read)(struct run *run);            /* its newest attempt is known */
-    void (*freed)(struct run *run);           /* the run is freed */
-    void (*saw)(struct run *run);             /* newest_attempt has grown without a start by this
-                                               * ckptd */
-    bool (*is_idle)(const struct run *run);   /* no attempt, and no save in work */
-    void (*changed)(struct service *service); /* a checkpoint was added other than by a save, is
-                                               * damaged, or its load has ended: it may be sent,
-                                               * mended or kept */
+    int (*made)(struct run *run);   /* a run was added: ERR_MEMORY */
+    void (*read)(struct run *run);  /* its newest attempt is known */
+    void (*freed)(struct run *run); /* the run is freed */
+    /* newest_attempt has grown without a start by this ckptd. */
+    void (*saw)(struct run *run);
+    bool (*is_idle)(const struct run *run); /* no attempt, and no save in work */
+    /* A checkpoint was added other than by a save, is damaged, or its load has ended: it may be
+     * sent, mended or kept. */
+    void (*changed)(struct service *service);
 };
 
 /* The runs of the store, and their lists. */

@@ -39,12 +39,13 @@ struct copy {
     bool is_damaged;         /* the damage is in the log, and in a note beside it */
     bool is_given_up;        /* it is not copied there until a restart */
     bool is_volatile;        /* in that node's memory: lost when its ckptd stops */
-    int64_t proven;          /* when all of it was verified there; seconds since the epoch; 0:
-                              * unknown */
-    int64_t tried_ms;        /* last failed read by the scrub, which proves nothing; as
-                              * loop_now_ms(), 0: none since the start */
-    uint64_t manifest_hash;  /* of its manifest there, once it was sent or loaded; else 0; not of
-                              * the local one */
+    /* When all of it was verified there; seconds since the epoch; 0: unknown. */
+    int64_t proven;
+    /* Last failed read by the scrub, which proves nothing; as loop_now_ms(), 0: none since the
+     * start. */
+    int64_t tried_ms;
+    /* Of its manifest there, once it was sent or loaded; else 0; not of the local one. */
+    uint64_t manifest_hash;
 };
 
 /* The copies of a checkpoint: one record for each tier of this node, and one for each peer that has
@@ -82,8 +83,8 @@ struct checkpoint {
     struct pin pin, far_pin; /* in this node's store; in the far tier, by any node */
     struct copies copies;
     bool damaged; /* quarantined: no tier has a whole copy; reported, never deleted, never served */
-    const char *flaw; /* while damaged: FLAW_..., proto/format/flaw.h; with some flaws its bytes are
-                       * whole */
+    /* While damaged: FLAW_..., proto/format/flaw.h; with some flaws its bytes are whole. */
+    const char *flaw;
     bool damage_is_proven;
     char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
     char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": unknown */
@@ -106,13 +107,14 @@ struct checkpoint {
     char given_up[256];        /* why it never goes to the far tier, until a restart; "": it may */
     bool is_wanted_local;      /* ranks load it from another tier: it is kept here if it fits */
     struct shard_use *uses;    /* while leased; per shard */
-    uint32_t leases;           /* by loads, by the opening of loads, by their passes, and by
-                                * scrubs */
-    bool is_suspect; /* a tool found the local copy damaged; the scrub reads it first, and until
-                      * then retention counts it as damaged */
-    uint32_t loads;  /* of restore/held.c, over the socket; */
-    bool is_awaited; /* one of them may be reopened by a reader of the former ckptd; */
-    struct storage_hold *hold;     /* the file of these loads; NULL: none */
+    /* By loads, by the opening of loads, by their passes, and by scrubs. */
+    uint32_t leases;
+    /* A tool found the local copy damaged; the scrub reads it first, and until then retention
+     * counts it as damaged. */
+    bool is_suspect;
+    uint32_t loads;            /* of restore/held.c, over the socket; */
+    bool is_awaited;           /* one of them may be reopened by a reader of the former ckptd; */
+    struct storage_hold *hold; /* the file of these loads; NULL: none */
     struct storage_hold *far_hold; /* the same in the far tier, while bytes are read there */
     bool is_going_far;             /* its drain is in progress */
     bool is_promised;              /* it is not in the list: a save, a tool or a removal owns it */
@@ -121,11 +123,11 @@ struct checkpoint {
 
 /* The saves of a run since its last commit, or since ckptd started. */
 struct run_health {
-    uint32_t failures;  /* in succession, for any reason */
-    int code;           /* of the newest; 0 or ERR_ABORTED: its ranks gave it up */
-    bool is_store;      /* the store or ckptd caused one of them; `reason` is of the newest of
-                         * those, */
-    char reason[512];   /* else of the newest failure; "": none */
+    uint32_t failures; /* in succession, for any reason */
+    int code;          /* of the newest; 0 or ERR_ABORTED: its ranks gave it up */
+    /* The store or ckptd caused one of them; then `reason` is of the newest of those. */
+    bool is_store;
+    char reason[512];   /* of the newest failure, if is_store is false; "": none */
     uint32_t at_client; /* failures that their ranks have reported */
     uint64_t told;      /* 1 + the step of the newest of these; 0: none */
     char client_reason[256];
@@ -171,11 +173,11 @@ struct run {
         int64_t at_ms;
         char text[480]; /* "rank 1 of attempt 7: step 12, in ..." */
     } lost;
-    struct sets sets;                /* the nodes on which its newest attempt depends */
-    uint64_t *sets_seen;             /* of refresh/refresh.c: the stamp of the sets file at each
-                                      * peer; owned */
-    uint32_t refresh_index;          /* of refresh/refresh.c: the index among the runs of the
-                                      * refresh that begins */
+    struct sets sets; /* the nodes on which its newest attempt depends */
+    /* Of refresh/refresh.c: the stamp of the sets file at each peer; owned. */
+    uint64_t *sets_seen;
+    /* Of refresh/refresh.c: the index among the runs of the refresh that begins. */
+    uint32_t refresh_index;
     struct checkpoint *checkpoints;  /* newest first */
     struct checkpoint *promised;     /* not in the list: see catalog_is_promised() */
     uint64_t adopting;               /* the attempt that keep/admit.c works on; 0: none */
@@ -186,17 +188,18 @@ struct run {
     struct scrub_cursor scrubbed;    /* scrub/scrub_pass.c, */
     struct proven proven;            /* in the far tier */
     bool scrub_asked;                /* of scrub/scrub_pass.c: a pass over it is due */
-    uint64_t fenced_attempt; /* attempt/remote_lease.c: the attempt that a start elsewhere took
-                              * over; 0: none */
-    char fenced[256];        /* which start took it over */
+    /* attempt/remote_lease.c: the attempt that a start elsewhere took over; 0: none. */
+    uint64_t fenced_attempt;
+    char fenced[256]; /* which start took it over */
     struct run_health health;
     struct commit_pace pace;
     struct histogram save_seconds, load_seconds; /* of committed saves, and of closed loads */
-    char replicas[560];       /* where replicas differ, of the last save that was compared; "":
-                               * nowhere */
-    struct history history;   /* history.c */
-    uint64_t refreshed_stamp; /* of refresh/refresh.c: the stamp of its directory when its names
-                               * were last read; 0: read them again */
+    /* Where replicas differ, of the last save that was compared; "": nowhere. */
+    char replicas[560];
+    struct history history; /* history.c */
+    /* Of refresh/refresh.c: the stamp of its directory when its names were last read; 0: read them
+     * again. */
+    uint64_t refreshed_stamp;
 };
 
 /* True if it must not be removed now. */

@@ -33,9 +33,9 @@ struct config {
     int64_t threads_workers;
     int64_t limit_sessions, limit_runs, limit_checkpoints;
     int64_t limit_request_bytes;
-    int64_t limit_private_bytes;                              /* 0: no alarm */
-    int64_t limit_exit_private_bytes;                         /* 0: ckptd does not shut down for
-                                                               * it */
+    int64_t limit_private_bytes; /* 0: no alarm */
+    /* 0: ckptd does not shut down for it. */
+    int64_t limit_exit_private_bytes;
     int64_t limit_identity_saves, limit_identity_arena_bytes; /* 0: no limit */
     int64_t limit_identity_disk_bytes;                        /* likewise */
     int64_t limit_identity_rate;

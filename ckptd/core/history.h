@@ -20,14 +20,14 @@ struct history_event {
     const char *detail;     /* NULL: no detail */
 };
 int history_open(struct service *service);
-void history_close(struct service *service); /* call after the loop has ended, before the catalog is
-                                              * closed */
+/* Call after the loop has ended, before the catalog is closed. */
+void history_close(struct service *service);
 /* Is a worker writing the run's journal now? */
 bool history_is_written(const struct run *run);
 /* Adds the event to the journal, and logs one line with the caller, in the area "audit". */
 void history_note(struct run *run, const struct history_event *event);
-void history_log(const char *run, const struct history_event *event); /* for a run that does not
-                                                                       * exist any more */
+/* For a run that does not exist any more. */
+void history_log(const char *run, const struct history_event *event);
 void history_call(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__HistoryRequest *request);
 /* At shutdown: writes the remaining lines now. */

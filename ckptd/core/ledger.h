@@ -25,9 +25,8 @@
 
 #define LEDGER_CHANGES_MAX 32u
 #define LEDGER_INODES_KEPT 64u
-#define LEDGER_SPAN_MS_MIN                                                                       \
-    60000                      /* over a shorter time the rate of a few saves is meaningless for \
-                                * hours */
+/* Over a shorter time the rate of a few saves is meaningless for hours. */
+#define LEDGER_SPAN_MS_MIN 60000
 #define LEDGER_WARN_HOURS 24.0 /* a commit warns once if the disk is full sooner, */
 #define LEDGER_WARN_MS 3600000 /* and again, if it was better meanwhile, after this time */
 

@@ -62,8 +62,8 @@ void loop_depth(struct loop *loop, uint32_t *out_waiting, uint32_t *out_under_wa
 /* Further workers for jobs that may block for long, so that the loop's jobs do not wait. */
 struct crew;
 int crew_open(struct crew **out, struct loop *loop, uint32_t num_workers, int worker_nice);
-void crew_close(struct crew *crew); /* call before loop_close(); drops jobs as that does. NULL is
-                                     * allowed */
+/* Call before loop_close(); drops jobs as that does. NULL is allowed. */
+void crew_close(struct crew *crew);
 void crew_work(struct crew *crew, struct job *job); /* any thread */
 /* A queue of one party among several: at most `limit` of its jobs run at once
  * (proto/base/lanes.h). */
@@ -88,7 +88,7 @@ struct fault {
     char message[256], detail[256], hint[160];
 };
 void fault_take(struct fault *out, int code); /* from this thread's last error */
-int fault_raise(const struct fault *fault);   /* makes it this thread's last error; returns its
-                                               * code */
+/* Makes it this thread's last error; returns its code. */
+int fault_raise(const struct fault *fault);
 
 #endif

@@ -66,20 +66,20 @@ struct service {
     const struct coordinator_ops *coordinator_ops; /* run/run.c */
     const struct hooks *hooks;                     /* server.c */
     struct outcomes *outcomes;                     /* save/outcomes.c */
-    struct newcomer *newcomers;    /* run/open.c: starts that wait for a run, oldest first */
-    struct beginning *beginnings;  /* save/begin.c: calls that wait for an image, oldest first */
-    uint32_t num_last_waiting;     /* of them, calls that wait for memory for the last save of a
-                                    * run */
-    struct load_table *loads;      /* restore/lease.c */
-    struct held_files *held;       /* restore/held.c */
-    struct collecting *collecting; /* keep/gc.c: a Gc in progress, or NULL */
-    struct retention *retention;   /* keep/retain.c */
-    struct trash *trash;           /* keep/trash.c */
-    struct trash *far_trash;       /* as `trash`; NULL: no far tier */
-    struct scrub *scrub;           /* scrub/scrub.c; NULL: off */
-    struct scrub *far_scrub;       /* as `scrub`; also NULL: no far tier */
-    struct reload *reload;         /* reload.c */
-    struct journals *journals;     /* history.c */
+    struct newcomer *newcomers;   /* run/open.c: starts that wait for a run, oldest first */
+    struct beginning *beginnings; /* save/begin.c: calls that wait for an image, oldest first */
+    /* Of them, calls that wait for memory for the last save of a run. */
+    uint32_t num_last_waiting;
+    struct load_table *loads;                    /* restore/lease.c */
+    struct held_files *held;                     /* restore/held.c */
+    struct collecting *collecting;               /* keep/gc.c: a Gc in progress, or NULL */
+    struct retention *retention;                 /* keep/retain.c */
+    struct trash *trash;                         /* keep/trash.c */
+    struct trash *far_trash;                     /* as `trash`; NULL: no far tier */
+    struct scrub *scrub;                         /* scrub/scrub.c; NULL: off */
+    struct scrub *far_scrub;                     /* as `scrub`; also NULL: no far tier */
+    struct reload *reload;                       /* reload.c */
+    struct journals *journals;                   /* history.c */
     struct replication *replications[NUM_TIERS]; /* tiers/replicate.c; NULL: no such tier */
     struct refresh *refreshes[NUM_TIERS];        /* refresh/refresh.c; as replications */
     struct choices *choices;                     /* copies.c; NULL: each choice is made anew */

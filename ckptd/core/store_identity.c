@@ -21,9 +21,8 @@
 #include <string.h>
 
 #define OBJECT "tier-identity" /* in the root of the far tier */
-#define NOTE                                                                     \
-    "tier-identity.%016llx"  /* in the local store, with the hash of the text of \
-                              * tier.store */
+/* In the local store, with the hash of the text of tier.store. */
+#define NOTE "tier-identity.%016llx"
 #define OWN "store-identity" /* in the local store: its own identity */
 #define DIGITS (STORE_IDENTITY_BYTES - 1)
 

@@ -50,9 +50,8 @@
 #define BUCKET_PART_MIN (5ll << 20) /* of S3, for every part but the last */
 #define CREW_BESIDE 2u              /* threads for refreshes, besides those that move parts */
 #define PEER_WORKERS 32u            /* for all peers, at most, unless one needs no more */
-#define FIRST_S                                                 \
-    5 /* how long a start waits for the first answer of the far \
-       * tier */
+/* How long a start waits for the first answer of the far tier. */
+#define FIRST_S 5
 
 const char *tier_name(const struct service *service, enum tier_index tier)
 {

@@ -35,9 +35,9 @@ struct tier {
     bool takes_nothing;                /* the tier refused the last bytes that were sent */
     int64_t silent_since_ms; /* time of the first of successive failed refreshes; 0: it answers */
     bool is_unknown;         /* a peer that has not answered since the start */
-    bool is_lost;            /* a peer that was silent for nodes.lost_ms: its copies count no
-                              * more */
-    char offline[512];       /* why it is not used, or does not answer; "" normally */
+    /* A peer that was silent for nodes.lost_ms: its copies count no more. */
+    bool is_lost;
+    char offline[512]; /* why it is not used, or does not answer; "" normally */
 };
 
 /* Call after open_storage(). A far tier that does not answer is no error: tier.c lists the

@@ -19,8 +19,8 @@ struct connection {
     int fd;
     struct watch watch;
     struct session *session;
-    struct image *left[SLOTS_PER_RANK]; /* images that the rank of an ended session may still be
-                                         * using */
+    /* Images that the rank of an ended session may still be using. */
+    struct image *left[SLOTS_PER_RANK];
     bool parted;
     struct timer timer; /* until the first request */
     size_t received;

@@ -67,14 +67,14 @@ struct admission {
     const void
         *text; /* of Adopt: the manifest; part of the request, valid until the call is answered */
     size_t text_bytes;
-    const char *place; /* of Adopt: the run in whose directory it lies, part of the request; "": the
-                        * manifest's run */
+    /* Of Adopt: the run in whose directory it lies, part of the request; "": the manifest's run. */
+    const char *place;
     struct manifest_summary summary;
     struct places places;          /* of Release, owned */
     struct checkpoint *checkpoint; /* of Adopt: its entry, until it is in the catalog */
     char prefix[STORAGE_KEY_MAX];  /* its directory */
-    struct scrub_cursor note;      /* of Adopt, if there is a cursor: notes that it was not read
-                                    * back */
+    /* Of Adopt, if there is a cursor: notes that it was not read back. */
+    struct scrub_cursor note;
     bool begins_run, has_note;
     bool is_unknown; /* it is unknown whether the manifest is durable */
     struct fault fault;
@@ -227,8 +227,8 @@ static void enter_catalog(struct admission *admission)
         run->newest_attempt = summary->attempt;
         commit_init(&run->coordinator->machine, summary->attempt);
     }
-    CHECK(catalog_enter(admission->checkpoint, summary)); /* check_run() found none, and it was
-                                                           * promised since */
+    /* check_run() found none, and it was promised since. */
+    CHECK(catalog_enter(admission->checkpoint, summary));
     admission->checkpoint = NULL;
     scrub_brought(run, summary);
     ledger_note(&admission->service->ledger, loop_now_ms(), (int64_t)summary->bytes);

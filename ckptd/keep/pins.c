@@ -38,8 +38,8 @@ struct pinning {
     char note[PIN_NOTE_MAX]; /* as requested */
     struct pin there[2];     /* as stored: here, and in the far tier */
     bool is_changed;         /* by this call */
-    bool is_here, is_far;    /* is_here: the note here is written; is_far: the far tier needs it as
-                              * well */
+    /* is_here: the note here is written; is_far: the far tier needs it as well. */
+    bool is_here, is_far;
     char prefix[STORAGE_KEY_MAX];
     struct fault fault;
     struct job job;

@@ -38,12 +38,9 @@
 #include <string.h>
 #include <time.h>
 
-#define JOURNAL_MS                                                \
-    5 /* interval for checking whether the journal is still being \
-       * written */
-#define ADOPTING_ALL                                                       \
-    UINT64_MAX /* of run->adopting: no attempt is opened, no checkpoint is \
-                * adopted */
+#define JOURNAL_MS 5 /* between two checks whether the journal is still being written */
+/* Of run->adopting: no attempt is opened, no checkpoint is adopted. */
+#define ADOPTING_ALL UINT64_MAX
 
 struct removal {
     struct service *service;

@@ -134,8 +134,8 @@ static void hold_back(struct pruning *pruning)
     for (uint32_t i = 0; i < pruning->count; i++) {
         struct candidate *candidate = &pruning->candidates[i];
         if (pruning->items[i].reasons == 0 && (candidate->is_led || candidate->is_spread))
-            pruning->items[i].reasons = RETAIN_DRAINS; /* while the leading node has it, or no newer
-                                                        * one is on other nodes */
+            /* While the leading node has it, or no newer one is on other nodes. */
+            pruning->items[i].reasons = RETAIN_DRAINS;
         if (pruning->items[i].reasons != 0 ||
             drop_copy_check_other(pruning->service, &candidate->summary, &candidate->other) == 0)
             continue;

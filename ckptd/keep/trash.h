@@ -24,8 +24,8 @@ struct trash {
     uint32_t num_waiting;                /* calls of undelete.c that wait for it */
     uint64_t files, bytes, checkpoints;  /* as of the last sweep */
     uint64_t wanted_files, wanted_bytes; /* that waiting saves lack */
-    int64_t clock_ms, jumped_ms;         /* wall clock minus monotonic clock, and the sum of its
-                                          * jumps */
+    /* Wall clock minus monotonic clock, and the sum of its jumps. */
+    int64_t clock_ms, jumped_ms;
 };
 
 /* Call after the runs were read. */

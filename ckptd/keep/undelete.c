@@ -36,9 +36,8 @@
 #define UNDELETE_MAX 8192u
 #define BUSY_MS 10         /* interval for checking whether the trash is free */
 #define BUSY_WAIT_MS 60000 /* then ERR_BUSY */
-#define ADOPTING_ALL                                                       \
-    UINT64_MAX /* of run->adopting: no attempt is opened, no checkpoint is \
-                * adopted */
+/* Of run->adopting: no attempt is opened, no checkpoint is adopted. */
+#define ADOPTING_ALL UINT64_MAX
 
 struct found {
     enum tier_index tier;

@@ -76,8 +76,8 @@ struct commit_save {
     enum commit_save_state state;
     uint64_t id, step;
     uint32_t world_size; /* of its attempt: the run's may be that of the next already */
-    uint32_t num_begun, num_ended, num_durable; /* ranks that have at least begun, ended, are
-                                                 * durable */
+    /* Ranks that have at least begun, ended, are durable. */
+    uint32_t num_begun, num_ended, num_durable;
     uint32_t num_holders, num_placed; /* other nodes with a shard; those that have the manifest */
     uint64_t holders[COMMIT_NODES_MAX / 64], placed[COMMIT_NODES_MAX / 64]; /* a bit for each */
     uint8_t ranks[COMMIT_RANKS_MAX]; /* enum commit_rank_state */

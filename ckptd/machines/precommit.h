@@ -13,16 +13,16 @@
 
 enum precommit_action {
     PRECOMMIT_NOTHING,
-    PRECOMMIT_LATER,  /* keep the arguments of that save for precommit_next() */
-    PRECOMMIT_CLAIM,  /* take lease and mark of the directory there; then precommit_claimed */
-    PRECOMMIT_START,  /* start the copies that may start; precommit_rested for each that comes to
-                       * rest */
+    PRECOMMIT_LATER, /* keep the arguments of that save for precommit_next() */
+    PRECOMMIT_CLAIM, /* take lease and mark of the directory there; then precommit_claimed */
+    /* Start the copies that may start; precommit_rested for each that comes to rest. */
+    PRECOMMIT_START,
     PRECOMMIT_STOP,   /* start no more of it; then precommit_rested */
     PRECOMMIT_GIVE,   /* the replication may take it: precommit_take */
     PRECOMMIT_REMOVE, /* remove its files; then precommit_gone */
     PRECOMMIT_CLOSE,  /* the save need not wait; end the lease; then precommit_gone */
-    PRECOMMIT_END     /* all is removed: callers that wait for the directory continue;
-                       * precommit_next */
+    /* All is removed: callers that wait for the directory continue; precommit_next. */
+    PRECOMMIT_END
 };
 
 enum precommit_state {

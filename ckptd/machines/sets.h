@@ -22,8 +22,8 @@ struct sets {
     bool is_held;     /* most of each hold it: from now on only names[0] counts */
     bool is_full;     /* there were more of them than QUORUM_SETS_MAX */
     uint32_t count;
-    char *names[QUORUM_SETS_MAX]; /* "n1,n2,n3", sorted; the first is the attempt's own set;
-                                   * owned */
+    /* "n1,n2,n3", sorted; the first is the attempt's own set; owned. */
+    char *names[QUORUM_SETS_MAX];
 };
 
 void sets_free(struct sets *sets); /* it is empty afterwards */

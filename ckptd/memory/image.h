@@ -64,19 +64,20 @@ struct image {
     struct service *service;
     struct image *next, *prev; /* service->images */
     enum image_state state;
-    struct image **slot;           /* its slot in the session, or NULL: no session has it */
-    const struct run *run;         /* the run of the saves, whose ranks may write to it at any time;
-                                    * NULL: for loads, and only ckptd writes to it */
-    struct checkpoint *checkpoint; /* READING and RESIDENT: the checkpoint whose shard `shard` it
-                                    * holds */
+    struct image **slot; /* its slot in the session, or NULL: no session has it */
+    /* The run of the saves, whose ranks may write to it at any time; NULL: for loads, and only
+     * ckptd writes to it. */
+    const struct run *run;
+    /* READING and RESIDENT: the checkpoint whose shard `shard` it holds. */
+    struct checkpoint *checkpoint;
     uint32_t shard;
     enum tier_index tier;      /* READING: the tier of its file; for a save the local one */
     uint32_t readers;          /* loads, and the pass; not reclaimed while > 0 */
     uint64_t table_hash;       /* of its checksum table, as in the manifest */
     struct read_shard reading; /* which of its chunks are in memory, and the READ in progress */
     int64_t pass_begun_ms;
-    uint64_t read_until; /* loads up to this number were open when its bytes were read from the
-                          * store */
+    /* Loads up to this number were open when its bytes were read from the store. */
+    uint64_t read_until;
     bool in_hand; /* its rank may still copy into it, even after the save is over: it is not lent */
     bool is_window;
     uint32_t *segments, *generations; /* generations: as the rank was told */

@@ -56,8 +56,8 @@ struct session_events {
     void (*announced)(struct session *session, const struct arena_entry *entry); /* in its ring */
     void (*phase_changed)(struct service *service); /* of some rank, or the rank has gone */
     void (*let_go)(struct session *session);        /* the rank copies no more into its images */
-    void (*leaves)(struct session *session);    /* its rings are read: its stages continue without
-                                                 * it */
+    /* Its rings are read: its stages continue without it. */
+    void (*leaves)(struct session *session);
     void (*rank_left)(struct session *session); /* and its images no longer belong to it */
     void (*ended)(struct session *session);     /* of a rank or a reader */
     /* ckptd ended the session, not the peer. `left`: the images into which it may still copy,
@@ -75,8 +75,8 @@ struct session_table {
 int session_table_open(struct service *service, const struct session_events *events);
 void session_table_close(struct service *service);
 /* ERR_NOT_FOUND. */
-int session_find(struct session **out, struct service *service, uint64_t token); /* also notes that
-                                                                                  * it is alive */
+/* Also notes that it is alive. */
+int session_find(struct session **out, struct service *service, uint64_t token);
 /* ERR_NOT_FOUND also if it is not a rank's. */
 int session_find_rank(struct session **out, struct service *service, uint64_t token);
 /* ERR_BUSY, ERR_MEMORY. With a control page set and an eventfd. */
@@ -112,8 +112,8 @@ struct session_ranks {
 };
 struct session_ranks session_ranks_of(const struct run *run);
 bool session_is_there(const struct service *service, uint64_t token);
-bool session_any_of(const struct run *run);           /* has the run a session of a rank or a
-                                                       * reader? */
+/* Has the run a session of a rank or a reader? */
+bool session_any_of(const struct run *run);
 bool session_any_rank(const struct service *service); /* is any rank described and connected? */
 
 #endif

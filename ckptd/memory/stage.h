@@ -67,15 +67,15 @@ struct stage {
     struct image *image;
     struct interval *announced; /* sorted, disjoint, merged */
     uint32_t num_announced, max_announced;
-    struct told_digest *told;        /* per tensor; NULL: its rank reports no digests */
-    struct replica_digest *replicas; /* of slices that others hold as well (save/compare.c); owned,
-                                      * or NULL */
-    uint32_t num_replica_words;      /* of them, so far */
+    struct told_digest *told; /* per tensor; NULL: its rank reports no digests */
+    /* Of slices that others hold as well (save/compare.c); owned, or NULL. */
+    struct replica_digest *replicas;
+    uint32_t num_replica_words; /* of them, so far */
     uint64_t unannounced;
     uint32_t unwritten;          /* chunks */
     uint32_t num_tail, unhashed; /* chunks that touch the table; of them, those with data to hash */
-    uint32_t released;           /* of a window: leading chunks that were written and have left
-                                  * it */
+    /* Of a window: leading chunks that were written and have left it. */
+    uint32_t released;
     bool ended, created, tabling, tabled, syncing, durable, rewritten, stopping, removing;
     bool is_read_back;
     bool has_job;                     /* `job` is in progress; one at a time */

@@ -26,8 +26,9 @@ struct handle {
     char who[PRINCIPAL_NAME_MAX];
     bool is_node;
     struct storage_object *object;
-    struct storage *elsewhere; /* storage of the object or lease: a peer's store, another tier, or
-                                * memory (replica.h); NULL: this ckptd's own store */
+    /* Storage of the object or lease: a peer's store, another tier, or memory (replica.h); NULL:
+     * this ckptd's own store. */
+    struct storage *elsewhere;
     struct storage_hold *hold;
     char held[STORAGE_KEY_MAX]; /* key of the lease */
     uint64_t bytes;

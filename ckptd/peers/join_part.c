@@ -280,8 +280,8 @@ static int take_manifest(struct save *save, const Holdfast__V1__ReportPartReply 
 
 static void place_manifest(struct save *save, const Holdfast__V1__ReportPartReply *reply)
 {
-    if (take_manifest(save, reply) != 0) { /* the next report makes the coordinator send the
-                                            * manifest itself */
+    /* The next report makes the coordinator send the manifest itself. */
+    if (take_manifest(save, reply) != 0) {
         log_warn("commit", "%s", report_line());
         perform_action(save,
                        participating_placed(&save->part, false, save->manifest_tier != TIER_LOCAL));
@@ -305,8 +305,8 @@ static void end_committed(struct save *save, const char *differ)
 {
     struct commit_action action = {.kind = COMMIT_DONE, .save = save->id, .rank = -1};
     save->outcome = OUTCOME_DURABLE;
-    save->told_of_replicas = differ[0] ? strdup(differ) : NULL; /* without memory the warning is
-                                                                 * lost */
+    /* Without memory the warning is lost. */
+    save->told_of_replicas = differ[0] ? strdup(differ) : NULL;
     save_committed(save->run, &action);
 }
 

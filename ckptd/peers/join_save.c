@@ -37,9 +37,8 @@
 #include <string.h>
 
 #define CREW_THREADS 8u /* at most; one more than there are peers */
-#define PEER_ERRANDS                                                            \
-    2u /* calls to one peer at once: calls to others continue while it does not \
-        * answer */
+/* Calls to one peer at once: calls to others continue while it does not answer. */
+#define PEER_ERRANDS 2u
 #define ENDED_MAX (2 * COMMIT_SAVES_MAX) /* ended parts of a rank that a call names */
 #define JOIN_MS 50
 #define PARTS_WAIT_MS 3000 /* how long to wait for a decision of the former coordinator */

@@ -10,13 +10,12 @@ struct json_t;
 
 /* A longer status of a node is rejected. */
 #define PEER_STATUS_BYTES_MAX (64u << 10)
-#define PEER_STATUS_ALARMS_MAX                                        \
-    16u /* alarms of a node that other nodes show, so that the status \
-         * stays below the limit */
+/* Alarms of a node that other nodes show, so that the status stays below the limit. */
+#define PEER_STATUS_ALARMS_MAX 16u
 #define PEER_STATUS_SAVES_MAX 64u
 
-int peer_status_open(struct service *service);   /* call after join_open(); asks all peers;
-                                                  * ERR_MEMORY */
+/* Call after join_open(); asks all peers; ERR_MEMORY. */
+int peer_status_open(struct service *service);
 void peer_status_close(struct service *service); /* call after loop_close() */
 /* Asks that peer, unless a request to it is in progress. Does not wait. */
 void peer_status_ask(struct service *service, uint32_t peer);

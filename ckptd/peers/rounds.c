@@ -23,12 +23,12 @@ struct rounds {
     bool is_polling[MEMBERS_PEERS_MAX];
 };
 
-static void peer_refreshed(struct refresh_waiter *poll_round)
+static void peer_refreshed(struct refresh_waiter *waiter)
 {
-    struct service *service = poll_round->service;
+    struct service *service = waiter->service;
     if (service->is_closing || !service->rounds)
         return;
-    service->rounds->is_polling[poll_round->tier - TIER_PEER] = false;
+    service->rounds->is_polling[waiter->tier - TIER_PEER] = false;
     replicate_check_queues_soon(service);
 }
 

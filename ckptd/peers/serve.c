@@ -309,8 +309,9 @@ static const struct operation {
     enum handle_use use;
     enum store_key_kind key;
     enum right right;
-    bool is_placed; /* stored where replica_place() says; other operations use the disk, or the
-                     * storage of their handle */
+    /* Stored where replica_place() says; other operations use the disk, or the storage of their
+     * handle. */
+    bool is_placed;
 } operations[] = {
     [HOLDFAST__V1__PEER_OP__PEER_CREATE] = {do_create, NEW_HANDLE, STORE_KEY_SHARD, RIGHT_PEER,
                                             true},

@@ -26,8 +26,8 @@ struct refresh_waiter {
     void (*go_on)(struct refresh_waiter *waiter);
 };
 
-int refresh_open(struct service *service);   /* call after scan_store(): scans of other tiers
-                                              * begin */
+/* Call after scan_store(): scans of other tiers begin. */
+int refresh_open(struct service *service);
 void refresh_end(struct service *service);   /* at shutdown: answers the waiters */
 void refresh_close(struct service *service); /* call after tier_end() */
 /* Calls go_on when a scan that begins from now on has ended, or after `ms` with ERR_TIMEOUT. */

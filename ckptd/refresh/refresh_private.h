@@ -29,10 +29,10 @@ struct scan_step {
 
 struct scan_run {
     char name[RUN_NAME_MAX + 1];
-    bool is_known;           /* it is in the catalog */
-    bool has_names;          /* of the steps */
-    uint64_t stamp;          /* of the local directory at the last scan, then at this one; 0: read
-                              * it */
+    bool is_known;  /* it is in the catalog */
+    bool has_names; /* of the steps */
+    /* Of the local directory at the last scan, then at this one; 0: read it. */
+    uint64_t stamp;
     uint64_t attempt;        /* the highest attempt number there */
     uint64_t held;           /* the highest number that is marked as held (sets.h) */
     uint64_t seen;           /* scan_sets_mark() at the last scan */

@@ -521,19 +521,19 @@ static void refuse_stranger(struct newcomer *newcomer)
 }
 
 /* tenure.T1 to T3. */
-static void lease_queried(struct remote_lease_query *check_holder)
+static void lease_queried(struct remote_lease_query *query)
 {
-    struct newcomer *newcomer = CONTAINER_OF(check_holder, struct newcomer, lease);
+    struct newcomer *newcomer = CONTAINER_OF(query, struct newcomer, lease);
     struct tenure_start *tenure = &newcomer->tenure;
     int64_t now = loop_now_ms();
     newcomer->watched_since_ms = tenure->watched != 0 ? newcomer->watched_since_ms : now;
-    tenure->seen = check_holder->found.seen;
-    tenure->is_unknown = check_holder->fault.code != 0;
+    tenure->seen = query->found.seen;
+    tenure->is_unknown = query->fault.code != 0;
     tenure->watched_ms = now - newcomer->watched_since_ms;
-    tenure->every_ms = check_holder->found.every_ms;
+    tenure->every_ms = query->found.every_ms;
     if (tenure->is_unknown)
         log_warn("session", "run %s is started, though it may be trained elsewhere: %s",
-                 newcomer->request->run, check_holder->fault.message);
+                 newcomer->request->run, query->fault.message);
     enum tenure_answer answer = tenure_decide(tenure);
     tenure->watched = tenure->watched != 0 ? tenure->watched : tenure->seen.number;
     if (answer == TENURE_WATCH && !newcomer->service->is_closing && !newcomer->service->draining) {

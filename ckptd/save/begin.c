@@ -63,9 +63,9 @@ struct beginning {
     uint64_t number;   /* of this call within its session */
     bool lacks_memory; /* it waits for memory */
     bool is_waiting_said;
-    bool awaits_room, has_awaited_room; /* it waits for disk space; it has done so as long as it
-                                         * may */
-    struct image *image;                /* its segments are being cleaned */
+    /* It waits for disk space; it has done so as long as it may. */
+    bool awaits_room, has_awaited_room;
+    struct image *image; /* its segments are being cleaned */
     struct job job;
     struct fault fault;        /* of the cleaning */
     struct part_asking asking; /* the coordinator's answer */
@@ -445,8 +445,8 @@ static void begin_again(struct timer *timer)
     while (beginning) {
         struct beginning *next = beginning->next;
         release_turn(beginning);
-        advance_call(beginning); /* it is parked again, in the same order, while there is no
-                                  * image */
+        /* It is parked again, in the same order, while there is no image. */
+        advance_call(beginning);
         beginning = next;
     }
 }

@@ -24,8 +24,8 @@ struct outcomes {
         uint64_t step, attempt, bytes;
         double seconds, staging_seconds, sync_seconds, names_seconds, manifest_seconds;
     } newest;
-    struct histogram save, commit;        /* from the begin, and from the last durable shard, to the
-                                           * commit */
+    /* From the begin, and from the last durable shard, to the commit. */
+    struct histogram save, commit;
     char unchanged_run[RUN_NAME_MAX + 1]; /* the newest save that equals its predecessor */
     struct repeat unchanged_save, unchanged_before;
 };

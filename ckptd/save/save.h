@@ -69,8 +69,8 @@ struct save {
     char *manifest_text;  /* owned, after its publication, if other nodes need it */
     size_t manifest_bytes;
     struct coordinating coordinating;
-    unsigned manifest_tier; /* of a part: the node to fetch it from; TIER_LOCAL: it was in the
-                             * answer */
+    /* Of a part: the node to fetch it from; TIER_LOCAL: it was in the answer. */
+    unsigned manifest_tier;
     uint32_t world_size;
     uint32_t num_begun, num_stopped; /* stages */
     bool discarding;
@@ -87,8 +87,8 @@ struct save {
     char content[CHECKSUM_SHA256_HEX]; /* one hash of the names and digests of all tensors */
     struct repeat repeat;
     struct replicas_found *replicas; /* where replicas differ; owned; NULL: nowhere */
-    char *told_of_replicas;          /* of a part: where, as its coordinator reports; owned, or
-                                      * NULL */
+    /* Of a part: where, as its coordinator reports; owned, or NULL. */
+    char *told_of_replicas;
     /* The former checkpoint, if ckptd must still read its digests; attempt 0: it need not. */
     struct {
         uint64_t step, attempt;

@@ -125,8 +125,8 @@ static void kept(struct event *event)
 {
     struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
     struct run *run = scrub->log_run;
-    bool is_taken = scrub->fault.code == ERR_EXISTS; /* by another ckptd: read it first, then write
-                                                      * again */
+    /* By another ckptd: read it first, then write again. */
+    bool is_taken = scrub->fault.code == ERR_EXISTS;
     run->proven.is_known = !is_taken;
     run->proven.must_keep |= is_taken;
     run->proven.number = scrub->number + (scrub->fault.code == 0);

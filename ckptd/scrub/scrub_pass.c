@@ -226,8 +226,8 @@ static void was_read(struct scrub *scrub, enum scrub_outcome outcome)
         except(checkpoint->run, &scrub->summary);
     if (is_aside)
         return;
-    cursor->step = scrub->summary.step + is_over; /* the next one of this attempt, or of a later
-                                                   * one */
+    /* The next one of this attempt, or of a later one. */
+    cursor->step = scrub->summary.step + is_over;
     cursor->shard = is_over ? 0 : scrub->shard;
     cursor->block = is_over ? 0 : scrub->byte / CHECKSUM_BLOCK_BYTES;
     scrub->must_keep |= outcome != SCRUB_GOES_ON || loop_now_ms() - scrub->kept_ms >= CURSOR_MS;

@@ -55,13 +55,13 @@ struct scrub {
     struct service *service;
     struct timer timer;
     struct job job;
-    bool is_working, is_paused;  /* a job is in progress; for the local tier: of all */
-    bool rests;                  /* there is no work before the next search */
-    struct scrub_turn turn;      /* leased */
-    int64_t yielded_ms, rest_ms; /* rest_ms: the pause that scrub.rate requires after the place was
-                                  * stored */
-    int64_t kept_ms;             /* loop_now_ms() when the place was last stored */
-    struct run *run;             /* of the checkpoint, or NULL */
+    bool is_working, is_paused; /* a job is in progress; for the local tier: of all */
+    bool rests;                 /* there is no work before the next search */
+    struct scrub_turn turn;     /* leased */
+    /* rest_ms: the pause that scrub.rate requires after the place was stored. */
+    int64_t yielded_ms, rest_ms;
+    int64_t kept_ms; /* loop_now_ms() when the place was last stored */
+    struct run *run; /* of the checkpoint, or NULL */
     uint64_t bytes_read, checkpoints_read, damaged; /* since the start */
     /* Owned by the worker during its job. */
     struct manifest_summary summary;

@@ -8,9 +8,8 @@
 
 #include <stdlib.h>
 
-#define JOBS_PER_SECOND                                                 \
-    16u /* a job reads the bytes that the rate allows in this part of a \
-         * second */
+/* A job reads the bytes that the rate allows in this part of a second. */
+#define JOBS_PER_SECOND 16u
 
 /* Waits for the next step; no job is in progress. */
 void scrub_wait(struct scrub *scrub, int64_t ms)

@@ -54,8 +54,8 @@ void buffers_give(struct buffers *buffers, void *data)
 
 void buffers_wake_waiters(struct buffers *buffers)
 {
-    while (buffers->first && buffers->num_free > 0) { /* a waiter that gets none queues at the end
-                                                       * again */
+    /* A waiter that gets none queues at the end again. */
+    while (buffers->first && buffers->num_free > 0) {
         struct buffers_waiter *waiter = buffers->first;
         buffers->first = waiter->next;
         waiter->is_waiting = false;

@@ -51,10 +51,10 @@ struct precommit_copy {
     uint32_t num_ships;
     struct precommit_save next; /* for precommit_next() */
     struct job job;
-    void (*given)(struct precommit_copy *early); /* called when the drain may begin; NULL: no drain
-                                                  * waits */
-    void (*left)(void *user);                    /* called when the directory is free, for
-                                                  * precommit_copy_is_over() */
+    /* Called when the drain may begin; NULL: no drain waits. */
+    void (*given)(struct precommit_copy *early);
+    /* Called when the directory is free, for precommit_copy_is_over(). */
+    void (*left)(void *user);
     void *user;
     uint64_t bytes_sent; /* since the start, except those of `ships` */
 };
@@ -101,7 +101,7 @@ void precommit_left_leave(struct precommit_left *left); /* closes its files; blo
 void precommit_left_free(struct precommit_left *left);  /* after precommit_left_leave() */
 
 uint64_t precommit_copy_count_bytes(const struct precommit_copy *early); /* since the start */
-void precommit_copy_close(struct precommit_copy *early); /* leaves lease and files in place, as a
-                                                          * killed process does */
+/* Leaves lease and files in place, as a killed process does. */
+void precommit_copy_close(struct precommit_copy *early);
 
 #endif

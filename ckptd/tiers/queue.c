@@ -216,8 +216,8 @@ static struct checkpoint *next_of_run(const struct run *run, enum tier_index tie
 {
     uint32_t count, left = 0;
     struct pick_item *items = make_items(&count, run, tier);
-    int64_t next = items ? pick_next(items, count, &left) : -1; /* without memory the next check
-                                                                 * retries */
+    /* Without memory the next check retries. */
+    int64_t next = items ? pick_next(items, count, &left) : -1;
     free(items);
     struct checkpoint *found = run->checkpoints;
     for (int64_t at = 0; at < next; at++)

@@ -13,8 +13,8 @@ struct service;
 
 struct remote_manifest {
     struct service *service;
-    const struct manifest *manifest; /* for the far tier with the hashes of the shards that were
-                                      * sent */
+    /* For the far tier with the hashes of the shards that were sent. */
+    const struct manifest *manifest;
     enum tier_index from, to;
     bool is_mending; /* replaces a damaged manifest there */
 };

@@ -15,9 +15,9 @@ struct precommit_told;
 struct stage;
 struct json_t;
 
-int replicate_open(struct service *service);   /* call after refresh_open() */
-void replicate_end(struct service *service);   /* call after tier_end(), when no image is read any
-                                                * more */
+int replicate_open(struct service *service); /* call after refresh_open() */
+/* Call after tier_end(), when no image is read any more. */
+void replicate_end(struct service *service);
 void replicate_close(struct service *service); /* call after tier_close() */
 /* The contents of a tier have changed, or a client waits for a level: starts the next copies. */
 void replicate_check_queues(struct service *service);

@@ -15,8 +15,8 @@
 
 /* ERR_MEMORY. Rate and quiet phases are as in throttle.h. */
 int copy_queue_open(struct copy_queue *queue, struct service *service, enum tier_index to);
-void copy_queue_leave(struct copy_queue *queue); /* call when the crews have ended: releases
-                                                  * images */
+/* Call when the crews have ended: releases images. */
+void copy_queue_leave(struct copy_queue *queue);
 void copy_queue_close(
     struct copy_queue *queue); /* call when no part is in flight, or the crew has ended */
 /* A client waits for a copy, a rank became quiet, or a chunk was written: starts the parts that may

@@ -58,8 +58,8 @@ struct shard_copy {
     void (*at_rest)(
         struct shard_copy *copy); /* of shard_copy_start_early(): no part is in flight */
     /* The current shard. */
-    struct stage *stage; /* of a local save that is not committed, whose written chunks may be sent;
-                          * else NULL */
+    /* Of a local save that is not committed, whose written chunks may be sent; else NULL. */
+    struct stage *stage;
     struct checkpoint *checkpoint;
     struct store_shard file;      /* as it is in `from` */
     struct shard_copy *left;      /* the copy from before the commit, or NULL */
@@ -67,8 +67,8 @@ struct shard_copy {
     struct storage_object *target;
     char (*sums)[CHECKSUM_SHA256_HEX]; /* a SHA-256 per part */
     uint64_t num_parts, next_part, num_sent;
-    uint64_t written; /* of an uncommitted save at another node: bytes from the start that are final
-                       * there */
+    /* Of an uncommitted save at another node: bytes from the start that are final there. */
+    uint64_t written;
     struct ledger_promise room; /* for it, until its file exists */
     uint32_t in_flight;
     bool is_kept;      /* the file at the target is whole already */
@@ -85,9 +85,9 @@ struct shard_copy {
     char sha256[CHECKSUM_SHA256_HEX]; /* hash of the parts' hashes */
     struct job job;
     /* For all shards. */
-    int64_t stamp;      /* of the checkpoint's first part; set by the caller that starts a
-                         * checkpoint */
-    uint32_t num_paced; /* parts that wait in `pace` */
+    /* Of the checkpoint's first part; set by the caller that starts a checkpoint. */
+    int64_t stamp;
+    uint32_t num_paced;                     /* parts that wait in `pace` */
     uint64_t bytes_sent, bytes_from_memory; /* since the start */
 };
 

@@ -18,7 +18,7 @@ void wait_durability(struct service *service, struct rpc_call *call, struct chec
                      enum durability level, uint32_t timeout_ms);
 /* The contents of a tier have changed: answers the calls that waited for it. */
 void durability_check_waiters(struct service *service);
-void durability_end(struct service *service); /* at the shutdown of ckptd: answers the waiting
-                                               * calls */
+/* At the shutdown of ckptd: answers the waiting calls. */
+void durability_end(struct service *service);
 
 #endif

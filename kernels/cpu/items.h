@@ -149,8 +149,8 @@ struct float8_args { /* out, x: numbers, or codes */
     enum kernel_dtype dtype;
     uint32_t *largest; /* bits of |x|, one per worker, a line apart */
     int scale;         /* the power of two; FLOAT8_NAN: all results are NaN */
-    int bits, lowest;  /* of the format: bits after the first; the exponent below which steps are
-                        * equal */
+    /* Of the format: bits after the first; the exponent below which steps are equal. */
+    int bits, lowest;
 };
 #define FLOAT8_NAN 1000
 #define FLOAT8_WORKER 16u /* a cache line */

@@ -27,8 +27,8 @@ struct product {
     bool a_is_e5m2; /* of float8 operands; b is KERNEL_E4M3 */
     struct product_next next[PRODUCT_NEXT_MAX];
     uint32_t num_next;
-    bool is_begun;  /* of float operands: sums begin with the values in memory, which are then not
-                     * added */
+    /* Of float operands: sums begin with the values in memory, which are then not added. */
+    bool is_begun;
     bool is_folded; /* with is_added: the product is rounded first, as a leaf of a sum */
 };
 

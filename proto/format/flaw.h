@@ -4,11 +4,11 @@
 
 #define FLAW_DAMAGED "damaged"
 #define FLAW_MOVED "moved" /* it is in another run's directory: proto/format/origin.h */
-#define FLAW_ASIDE \
-    "set aside"            /* shards without a manifest that no mark proves unfinished: mark.h */
+/* Shards without a manifest that no mark proves unfinished: mark.h. */
+#define FLAW_ASIDE "set aside"
 #define FLAW_NEWER "newer" /* a later version wrote it */
-#define FLAW_IN_DOUBT \
-    "in doubt" /* part of a save whose coordinator has not told the outcome: mark.h */
+/* Part of a save whose coordinator has not told the outcome: mark.h. */
+#define FLAW_IN_DOUBT "in doubt"
 
 #define IN_DOUBT_TEXT \
     "node %s coordinated its save and has not said what came of it: the ckptd here asks it"

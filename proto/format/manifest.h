@@ -37,8 +37,9 @@
 struct manifest_summary {
     uint32_t version;
     char run[128];
-    char origin[128]; /* the run in the manifest and the shards, if it is another one: origin.h; not
-                         part of the text */
+    /* The run in the manifest and the shards, if it is another one: origin.h; not part of the text.
+     */
+    char origin[128];
     uint64_t step;
     uint64_t attempt;
     char nonce[33];

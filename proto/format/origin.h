@@ -15,8 +15,8 @@
 
 #define ORIGIN_NAME "origin.json"
 #define ORIGIN_BYTES_MAX 512u
-#define MANIFEST_DAMAGED_NAME \
-    "manifest.damaged"                /* the damaged manifest that `ckpt-cli repair` replaced */
+/* The damaged manifest that `ckpt-cli repair` replaced. */
+#define MANIFEST_DAMAGED_NAME "manifest.damaged"
 #define VERIFIED_NAME "verified.json" /* the result of the last `ckpt-cli verify` */
 #define PLACES_NAME "places.json"     /* the node of each shard: places.h */
 

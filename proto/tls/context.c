@@ -23,8 +23,8 @@
 #define REVOKED "revoked.pem"
 #define ALIVE_S 5 /* silence before the peer's kernel is probed, and between two probes */
 #define ALIVE_TRIES 3
-#define UNACKED_MS \
-    20000 /* the peer is gone when its kernel does not acknowledge bytes for this time */
+/* The peer is gone when its kernel does not acknowledge bytes for this time. */
+#define UNACKED_MS 20000
 
 /* gRPC's threads run until the process exits, so a handshake may be under way then: nothing of
  * OpenSSL is freed at exit. The first use of OpenSSL decides that, so this runs before main(). */

@@ -33,8 +33,8 @@
 #define CONNECTION_CALLS_MAX 128u
 #define METADATA_BYTES_MAX 8192 /* a stock client sends some hundred bytes */
 #define BUFFER_BYTES_MAX (256u << 20)
-#define STREAM_AHEAD_BYTES \
-    (16 << 10)                /* bytes of a request that gRPC buffers before a call exists for it */
+/* Bytes of a request that gRPC buffers before a call exists for it. */
+#define STREAM_AHEAD_BYTES (16 << 10)
 #define REQUEST_AGAIN_MS 500u /* retry after memory for a requested call was short */
 #define CLOSE_FLUSH_MS 200u   /* for the last answers to reach slow clients */
 #define ALIVE_MS_MIN 2000     /* minimum interval of clients' pings while a call is under way */

@@ -30,8 +30,8 @@ struct rpc_account {
 };
 
 #define RPC_PRIVILEGED_TIMES 8
-#define RPC_ACCOUNTS_MAX \
-    1024u /* at this limit a new address waits until an account is full again */
+/* At this limit a new address waits until an account is full again. */
+#define RPC_ACCOUNTS_MAX 1024u
 
 struct rpc_budget {
     struct rpc_rate rate; /* of every account */

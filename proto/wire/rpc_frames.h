@@ -23,8 +23,8 @@
 #define RPC_HEADER_BLOCK_BYTES_MAX 16384u /* HEADERS with its CONTINUATION frames */
 #define RPC_SETTINGS_BYTES_MAX 192u       /* of one SETTINGS frame: 32 settings */
 #define RPC_UNANSWERED_MAX 16
-#define RPC_BYTES_PER_SECOND \
-    65536 /* the slowest rate that is in time; a connection of 100 KB/s is */
+/* The slowest rate that is in time; a connection of 100 KB/s is. */
+#define RPC_BYTES_PER_SECOND 65536
 
 /* Costs; others are in rpc.h. Measured on a 2-core Zen 5 machine, in processor time of a whole
  * ckptd. */

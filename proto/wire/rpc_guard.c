@@ -22,8 +22,8 @@
 #define EVENTS_MAX 8  /* a thread that waits for the mutex waits for as many handshakes at most */
 #define TICK_MS 1000  /* interval of the checks of deadlines and TLS files */
 #define THROTTLED_TICK_MS 50
-#define TRIM_BYTES \
-    (16u << 20) /* relayed since then: free memory is returned at the next quiet time */
+/* Relayed since the last quiet time: the next one returns free memory. */
+#define TRIM_BYTES (16u << 20)
 
 int64_t rpc_guard_now_ms(void)
 {

@@ -46,8 +46,8 @@ struct bucket {
     uint64_t retry_s; /* how long a request is retried */
     enum exclusive exclusive;
     bool is_conditional_complete;
-    uint32_t num_winners; /* of RACE_WRITERS that made one name at once; over 1: conditions do not
-                             work */
+    /* Of RACE_WRITERS that made one name at once; over 1: conditions do not work. */
+    uint32_t num_winners;
     struct credentials *credentials;
     struct pace *pace;
     struct requests *requests;

@@ -116,8 +116,8 @@ int note_refuse(struct storage *storage, const char *kind, const char *prefix, i
 struct leases {
     struct storage *storage;
     const char *folder;
-    const char *left; /* visit those without a holder whose text begins with this; NULL: those with
-                         a holder */
+    /* Visit those without a holder whose text begins with this; NULL: those with a holder. */
+    const char *left;
     int (*visit)(void *user, const struct storage_entry *entry);
     void *user;
 };

@@ -344,11 +344,11 @@ int store_discard(struct storage *storage, const char *key);
 enum store_rubbish_what {
     STORE_UNFINISHED, /* a directory without a manifest or a lease */
     STORE_CUT_SHORT,  /* a removal: such a directory with a tombstone, or a tombstone */
-    STORE_STALE,      /* a note on a missing checkpoint, a lease without a holder, a mark beside a
-                         manifest */
-    STORE_LEFTOVER,   /* old temporary files of publications, in the directory `key` */
-    STORE_UNKNOWN,    /* it could not be read; it stays, and `error` is the reason */
-    STORE_ASIDE       /* without a manifest, and not proven rubbish: it stays */
+    /* A note on a missing checkpoint, a lease without a holder, a mark beside a manifest. */
+    STORE_STALE,
+    STORE_LEFTOVER, /* old temporary files of publications, in the directory `key` */
+    STORE_UNKNOWN,  /* it could not be read; it stays, and `error` is the reason */
+    STORE_ASIDE     /* without a manifest, and not proven rubbish: it stays */
 };
 struct store_rubbish {
     enum store_rubbish_what what;

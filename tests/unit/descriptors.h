@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #define DESCRIPTORS_MAX 1024u /* counted; the usual soft limit, which poll keeps */
-#define PATIENCE_MS \
-    10000u /* including short-lived ones: of a ckptd that starts, of a connection that ends */
+/* Including short-lived ones: of a ckptd that starts, of a connection that ends. */
+#define PATIENCE_MS 10000u
 
 static inline unsigned count_descriptors(void)
 {

@@ -117,8 +117,8 @@ static int run_step(struct rank *r, void *user)
     /* A rank whose program needs nothing more of the failed rank learns of the failure here. */
     int rc = parallel_agree(
         r->world, execute_program(r->p, r->p->run.program, &f->execution[r->world->rank]));
-    if (r->world->is_lost) { /* with MPI, which may still write into its receive buffers: nothing is
-                                freed */
+    /* With MPI, which may still write into its receive buffers: nothing is freed. */
+    if (r->world->is_lost) {
         fprintf(stderr, "rank %u: %s\n", r->world->rank, report_line());
         comm_abort(r->world, EXIT_RUN_AGAIN);
     }

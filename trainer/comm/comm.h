@@ -104,8 +104,9 @@ struct comm_ops {
 struct comm {
     const struct comm_ops *ops;
     uint32_t rank, size;
-    bool is_lost;       /* world communicator: a collective or this rank (comm_fail) has failed, so
-                         * only abort() ends all ranks */
+    /* World communicator: a collective or this rank (comm_fail) has failed, so only abort() ends
+     * all ranks. */
+    bool is_lost;
     const char *name;   /* of the group: "world", "dp_shard"; a constant */
     const char *lane;   /* of the thread that uses it; a constant */
     uint64_t num_calls; /* number of collectives so far: the sequence number of the next */

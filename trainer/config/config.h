@@ -64,8 +64,8 @@ struct config {
     char save_config_file[CONFIG_TEXT_MAX];
     /* metrics */
     int64_t log_freq;
-    char log_ranks[CONFIG_TEXT_MAX]; /* "0,3-5": ranks that log lines below warnings; "": all;
-                                      * ours */
+    /* "0,3-5": ranks that log lines below warnings; "": all; ours. */
+    char log_ranks[CONFIG_TEXT_MAX];
     char loss_file[CONFIG_TEXT_MAX]; /* metrics.loss_file: one line per step, "step hexfloat-loss
                                         hexfloat-grad-norm" */
     double data_wait_max_percent;    /* part of a step that causes a warning; 0: never; ours */
@@ -117,13 +117,13 @@ struct config {
     char dataset[CONFIG_TEXT_MAX];      /* used if dataset_path is "" */
     char dataset_path[CONFIG_TEXT_MAX]; /* a tokens file, or a folder of text; takes precedence */
     char dataset_field[128], prompt_field[128], answer_field[128]; /* of a folder's JSON; ours */
-    double bad_line_share;              /* share of lines that may be left out; ours */
-    char mixture[16 * CONFIG_TEXT_MAX]; /* "NAME:WEIGHT,...", replaces dataset; "": one source;
-                                         * ours */
-    int64_t local_batch_size;           /* sequences per micro-batch (leaf) */
-    int64_t global_batch_size;          /* sequences per step: local_batch_size x micro_batches */
-    char batch_ramp[CONFIG_TEXT_MAX];   /* "STEP:MICRO_BATCHES,..."; "": none; ours */
-    struct config_ramp {                /* the same as numbers, steps rising from 0 */
+    double bad_line_share; /* share of lines that may be left out; ours */
+    /* "NAME:WEIGHT,...", replaces dataset; "": one source; ours. */
+    char mixture[16 * CONFIG_TEXT_MAX];
+    int64_t local_batch_size;         /* sequences per micro-batch (leaf) */
+    int64_t global_batch_size;        /* sequences per step: local_batch_size x micro_batches */
+    char batch_ramp[CONFIG_TEXT_MAX]; /* "STEP:MICRO_BATCHES,..."; "": none; ours */
+    struct config_ramp {              /* the same as numbers, steps rising from 0 */
         int64_t step, micro_batches;
     } ramp[CONFIG_RAMP_MAX];
     uint32_t num_ramp;
@@ -136,9 +136,9 @@ struct config {
     double exit_free_memory_gib; /* least free memory of the machine; likewise */
     /* For a step whose numbers are not finite; ours. */
     enum { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_ROLL_BACK } nonfinite;
-    int64_t nonfinite_skips_max;              /* so many in a row end the run */
-    int64_t roll_back_steps, roll_back_times; /* the least number of steps to go back; how often in
-                                               * a run */
+    int64_t nonfinite_skips_max; /* so many in a row end the run */
+    /* The least number of steps to go back; how often in a run. */
+    int64_t roll_back_steps, roll_back_times;
     /* For a step whose numbers are finite but out of line: record/outliers.h; ours. */
     enum { OUTLYING_OFF, OUTLYING_WARN, OUTLYING_SKIP, OUTLYING_ROLL_BACK } outlying;
     double outlying_deviations;
@@ -196,10 +196,11 @@ struct config {
         DURABLE_LOCAL,
         DURABLE_REPLICATED,
         DURABLE_BUCKET
-    } durability;         /* of the last save */
-    int64_t load_step;    /* -1: newest */
-    int64_t load_below;   /* load the newest below this step; 0: any. Not a key: set by a replay, or
-                           * when the run goes back */
+    } durability;      /* of the last save */
+    int64_t load_step; /* -1: newest */
+    /* Load the newest below this step; 0: any. Not a key: set by a replay, or when the run goes
+     * back. */
+    int64_t load_below;
     int64_t skip_samples; /* after the loaded step; ours */
     bool load_only;
     bool take_over; /* checkpoint.take_over: end another start that trains the run; ours */

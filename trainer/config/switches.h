@@ -23,8 +23,8 @@
 #include "trainer/config/config.h"
 
 enum {
-    SWITCH_SAVE = 1,          /* a save is due: by the switch file, or by an interval that is not in
-                               * steps */
+    /* A save is due: by the switch file, or by an interval that is not in steps. */
+    SWITCH_SAVE = 1,
     SWITCH_KILL = 2,          /* the kill switch exists */
     SWITCH_DURATION = 4,      /* training.exit_duration_in_mins or the job's time is over */
     SWITCH_MEMORY = 8,        /* a rank is short of memory */

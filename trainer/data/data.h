@@ -26,9 +26,9 @@ struct data_source {
     char hash[17];        /* identity of its tokens, hex */
     uint64_t num_tokens;  /* 0 if not open, as is num_samples */
     uint64_t num_samples; /* of an epoch */
-    uint64_t weight;      /* in units of 1 / DATA_WEIGHT_UNIT; 0: was read before, is not read
-                           * now */
-    uint64_t base;        /* draws before the global index `start` of struct data_place */
+    /* In units of 1 / DATA_WEIGHT_UNIT; 0: was read before, is not read now. */
+    uint64_t weight;
+    uint64_t base; /* draws before the global index `start` of struct data_place */
 };
 /* The place where reading continues. Open sources come first. */
 struct data_place {

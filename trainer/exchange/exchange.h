@@ -31,14 +31,14 @@ struct exchange {
     struct comm_request tied; /* the sum of a tied matrix; not waited for after a failed call */
     struct comm **channels;   /* [NUM_WAYS][stages]; NULL: the pipeline's messages have tags */
     /* Buffers of the whole run. */
-    void *accumulators;     /* of state.gradients */
-    uint32_t *seen;         /* [rows] of the tied embedding that have a sum in this step; or NULL */
-    float *group_sums;      /* of the current group, for all replicas' pieces; NULL: one group */
-    void *compute_params;   /* copy of state.param for the gather, or state.param itself */
-    uint32_t *largest;      /* [num_codes] largest value of each part on all shards: bits of |x|; or
-                             * NULL */
-    uint32_t *host_largest; /* [shards + 1][num_codes] */
-    bool are_codes_made;    /* codes of the current parameters exist */
+    void *accumulators;   /* of state.gradients */
+    uint32_t *seen;       /* [rows] of the tied embedding that have a sum in this step; or NULL */
+    float *group_sums;    /* of the current group, for all replicas' pieces; NULL: one group */
+    void *compute_params; /* copy of state.param for the gather, or state.param itself */
+    /* [num_codes] largest value of each part on all shards: bits of |x|; or NULL. */
+    uint32_t *largest;
+    uint32_t *host_largest;                              /* [shards + 1][num_codes] */
+    bool are_codes_made;                                 /* codes of the current parameters exist */
     struct kernel_squares_piece *squares, *host_squares; /* [slices] lists of the norm */
 };
 

@@ -39,8 +39,8 @@ struct dry_rank {
     uint32_t layers[NUM_MODEL_KEEPS]; /* number of the rank's layers that keep each set */
     uint64_t image;                   /* bytes of a save, in ckptd's memory */
     uint32_t leaves;                  /* of this rank in the step */
-    uint64_t work[NUM_OP_KINDS];      /* floating-point operations; OP_KEYS count for their layer's
-                                       * operation */
+    /* Floating-point operations; OP_KEYS count for their layer's operation. */
+    uint64_t work[NUM_OP_KINDS];
     struct flight_sum sent[FLIGHT_SUMS_MAX];
     uint32_t num_sent;
     uint64_t away; /* part of the sent bytes: to other machines (plan/rates.h) */

@@ -8,12 +8,12 @@
 struct suggestion {
     uint32_t degree[NUM_AXES];
     bool fits;
-    bool recomputes;                  /* only activations that fit are kept */
-    uint32_t layers[NUM_MODEL_KEEPS]; /* of the rank with the most memory: layers that keep each
-                                       * set */
-    uint64_t bytes;                   /* the most of any rank */
-    double seconds;                   /* of a step */
-    double compute_seconds;           /* products of the stage with most of them */
+    bool recomputes; /* only activations that fit are kept */
+    /* Of the rank with the most memory: layers that keep each set. */
+    uint32_t layers[NUM_MODEL_KEEPS];
+    uint64_t bytes;         /* the most of any rank */
+    double seconds;         /* of a step */
+    double compute_seconds; /* products of the stage with most of them */
     double bubble;
 };
 

@@ -73,8 +73,8 @@ static int feed_forward_part(struct model *m, uint32_t slot, uint32_t layer, uin
     struct layer_buffers *l = of(m, slot, layer);
     const struct slot *s = &m->slots[slot];
     void *const *a = l->saved;
-    const void *residual = wanted & BIT(SAVED_X_MID) ? l->x_in : NULL; /* else it is added
-                                                                        * already */
+    /* Else it is added already. */
+    const void *residual = wanted & BIT(SAVED_X_MID) ? l->x_in : NULL;
     if (wanted & BIT(SAVED_FFN_NORM))
         ERR_TRY(norm_forward(m, a[SAVED_FFN_NORM], model_noted(m, slot, layer, NOTED_FFN_NORM),
                              a[SAVED_FFN_RSTD], a[SAVED_X_MID], residual, w[FFN_NORM],

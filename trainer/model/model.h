@@ -83,8 +83,8 @@ struct model_cut {
     uint32_t tp, cp;
     uint32_t tp_place, cp_place;
     struct comm *tp_group, *cp_group;
-    bool is_in_order;  /* a block's two chunks are neighbours, else one from the head and one from
-                        * the tail */
+    /* A block's two chunks are neighbours, else one from the head and one from the tail. */
+    bool is_in_order;
     bool is_ring;      /* keys and values go from rank to rank of cp, else one call gathers them */
     bool shares_heads; /* each rank of cp gets all rows of some heads, and sends the results back */
     /* The rows of a cp block go through output and loss in so many chunks, one after the other;
@@ -151,8 +151,8 @@ void model_watch(struct model *model, struct model_notes *notes);
 
 struct model_batch {
     const int32_t *inputs, *targets; /* [rows]; this and all that follows is device memory */
-    const int32_t *starts; /* [rows] the first position of each input's document; NULL: documents
-                            * are not masked */
+    /* [rows] the first position of each input's document; NULL: documents are not masked. */
+    const int32_t *starts;
     /* Set by model_localize if tensor parallel cuts the vocabulary. */
     const int32_t *own, *own_or_other, *owners;
     const float *loss_scale; /* gradients are of loss_scale x (sum of the rows' losses) */

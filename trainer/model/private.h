@@ -77,8 +77,8 @@ struct slot {
     bool is_active;               /* compute; false in a walk */
     struct layer_buffers *layers; /* L + 1: the last is the head's and has only x_in and carry */
     void *head_norm, *logits;     /* [rows, C], [blocks][rows, V / B]; no logits with loss chunks */
-    float *losses;                /* [rows], with loss chunks: from the head's backward to
-                                   * model_loss */
+    /* [rows], with loss chunks: from the head's backward to model_loss. */
+    float *losses;
     bool has_losses;
     float *head_rstd; /* [own rows] */
     void *d_head_norm;
@@ -100,8 +100,8 @@ struct model {
     uint32_t blocks, kv_blocks, row_blocks; /* this rank's: of tp, of keys and values, of cp */
     uint32_t q_width, kv_width, hidden;     /* this rank's columns: H D, K D, F */
     uint32_t d_kv_width;                    /* of dK: kv_width, or more if blocks share a head */
-    uint32_t vocab;                         /* this rank's rows of the vocabulary, padding
-                                             * included */
+    /* This rank's rows of the vocabulary, padding included. */
+    uint32_t vocab;
     enum kernel_dtype dtype;
     size_t element;  /* bytes of dtype */
     uint8_t *keep;   /* [L] */
@@ -266,8 +266,8 @@ struct tree {
 struct tree tree_take(struct model *m, const char *name, float *sum, size_t count, uint32_t parts);
 void tree_give(struct model *m, const char *name, uint32_t parts);
 float *tree_at(const struct tree *tree, uint32_t index);
-void tree_add(struct model *m, const struct tree *tree, uint32_t index); /* call after part `index`
-                                                                          * is written */
+/* Call after part `index` is written. */
+void tree_add(struct model *m, const struct tree *tree, uint32_t index);
 /* parts[0] = the sum of `num` parts, `stride` floats apart, as a balanced binary tree. */
 void tree_in_place(struct model *m, float *parts, uint32_t num, size_t stride, size_t count);
 

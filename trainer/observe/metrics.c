@@ -274,10 +274,10 @@ static void describe_sources(const struct metrics *m, const struct progress *p, 
 }
 
 struct speed {
-    double seconds, data_seconds;  /* of a step */
-    double tps, tflops, mfu, hfu;  /* the last two in percent; 0 if the peak is not known */
-    double data_share, save_share; /* in percent: of a step; of the time since the first step
-                                    * began */
+    double seconds, data_seconds; /* of a step */
+    double tps, tflops, mfu, hfu; /* the last two in percent; 0 if the peak is not known */
+    /* In percent: of a step; of the time since the first step began. */
+    double data_share, save_share;
 };
 
 static struct speed speed_of(const struct metrics *m, const struct progress *p, double time,

@@ -48,8 +48,8 @@ struct metrics_options {
     double connect_seconds;  /* of the start: time to create the device library's communicators */
     struct device *device;   /* must outlive the metrics; NULL: the CPU */
     struct flight *flight;   /* of the rank, cleared before each step; NULL: no counts */
-    struct history *history; /* of the run; steps of a loaded checkpoint come first
-                              * (loss_history.h) */
+    /* Of the run; steps of a loaded checkpoint come first (loss_history.h). */
+    struct history *history;
 };
 
 int metrics_open(struct metrics **out, const struct metrics_options *options);

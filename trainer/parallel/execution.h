@@ -36,8 +36,8 @@ struct execution {
     struct leaf_tokens *tokens; /* [num_reads] */
     struct tokens raw;          /* host: in the order of the data, if rows have another order */
     struct step_numbers *numbers, *host_numbers;
-    float *row_losses; /* [leaves][B, T], PINNED as the next two; NULL: another stage has the
-                        * losses */
+    /* [leaves][B, T], PINNED as the next two; NULL: another stage has the losses. */
+    float *row_losses;
     double *losses, *all_losses;
     uint32_t leaf_values; /* gathered per leaf: see gather_losses */
     uint64_t counted;     /* the step's tokens that count; 0: all */

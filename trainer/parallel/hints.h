@@ -28,8 +28,8 @@ struct hint_facts {
     bool sums_leaves;                      /* owners get each leaf, not sums of groups */
     uint32_t leaves;                       /* of a step */
     struct model_shape shape;
-    uint32_t cores, sharers, threads; /* threads per rank; sharers: ranks that share the cores; 0:
-                                       * not known */
+    /* Threads per rank; sharers: ranks that share the cores; 0: not known. */
+    uint32_t cores, sharers, threads;
 };
 /* Returns the number of hints that apply; out has HINTS_MAX. */
 uint32_t hints_of_facts(struct hint *out, const struct hint_facts *facts);

@@ -109,8 +109,8 @@ struct step_input {
     struct ahead *ahead;   /* it reads for this rank; NULL: in a plan, no sample is read */
     uint64_t first_sample; /* of the step */
     int64_t step;
-    const volatile sig_atomic_t *want_stop; /* not 0: this rank was asked to stop; NULL: cannot be
-                                             * asked */
+    /* Not 0: this rank was asked to stop; NULL: cannot be asked. */
+    const volatile sig_atomic_t *want_stop;
     /* Called on each rank, once in each step that is made: a mask of SWITCH_* (config/switches.h).
      * All ranks get the union of the masks. NULL: 0. */
     unsigned (*poll_switches)(void *user);
@@ -123,13 +123,13 @@ struct step_input {
     const struct step_copies *copies; /* NULL: no save is under way */
 };
 struct step_result {
-    double loss;      /* mean over the step's tokens that count */
-    double max_loss;  /* of the leaf with the largest loss, scaled as if its counted tokens were the
-                       * mean's part */
-    double grad_norm; /* of the whole gradient, before clipping */
-    bool stop;        /* some rank was asked to stop: the same on all ranks */
-    unsigned seen;    /* union of the masks of all ranks; 0 in a step that is dropped */
-    bool is_dropped;  /* before the last micro-step: no step is made, the rest is undefined */
+    double loss; /* mean over the step's tokens that count */
+    /* Of the leaf with the largest loss, scaled as if its counted tokens were the mean's part. */
+    double max_loss;
+    double grad_norm;    /* of the whole gradient, before clipping */
+    bool stop;           /* some rank was asked to stop: the same on all ranks */
+    unsigned seen;       /* union of the masks of all ranks; 0 in a step that is dropped */
+    bool is_dropped;     /* before the last micro-step: no step is made, the rest is undefined */
     double data_seconds; /* this rank's waits for samples */
     /* Of the step's inputs and targets: the sum mod 2^64 over its leaves of XXH3-64 of the targets,
      * seeded by that of the inputs, which is seeded by the leaf's number. So all meshes have the
@@ -149,11 +149,12 @@ int parallel_step(struct parallel *parallel, const struct step_input *input,
 /* The place where the numbers of a step stopped being finite. */
 struct step_break {
     uint32_t rank, stage;
-    bool is_weight;       /* the step began with weights that are not finite */
-    bool is_loss;         /* else: the loss of a leaf, else a gradient */
-    uint32_t leaf;        /* the first leaf whose loss is not finite; `rank` computed it */
-    char tensor[64];      /* the model's first such weights, or the gradients nearest to the loss;
-                           * `rank` has its rows; "": none that the norm counts */
+    bool is_weight; /* the step began with weights that are not finite */
+    bool is_loss;   /* else: the loss of a leaf, else a gradient */
+    uint32_t leaf;  /* the first leaf whose loss is not finite; `rank` computed it */
+    /* The model's first such weights, or the gradients nearest to the loss; `rank` has its rows;
+     * "": none that the norm counts. */
+    char tensor[64];
     uint32_t num_tensors; /* with weights or gradients that are not finite, in all stages */
 };
 /* Call from decide(), when loss or norm is not finite. Collective. */

@@ -197,9 +197,9 @@ static int norm_and_stop(struct parallel *p, struct step *s, const struct op *op
     unsigned seen = input->poll_switches != NULL ? input->poll_switches(input->user) : 0;
     struct {
         struct kernel_exact_sum sum;
-        int64_t stop, failures, digest[2]; /* digest: low and high half, so that sums do not
-                                            * overflow */
-        int64_t seen[SWITCHES_BITS];       /* number of ranks that saw each */
+        /* Digest: low and high half, so that sums do not overflow. */
+        int64_t stop, failures, digest[2];
+        int64_t seen[SWITCHES_BITS]; /* number of ranks that saw each */
     } all = {.stop = is_asked_to_stop(input),
              .failures = p->run.failure != 0,
              .digest = {(int64_t)(p->run.digest & UINT32_MAX), (int64_t)(p->run.digest >> 32)}};

@@ -24,15 +24,15 @@ struct check {
     const struct program *const *ranks;
     const struct program_options *o;
     uint32_t blocks, leaves, stages;
-    bool *done[NUM_DONE];       /* [blocks][leaves] */
-    bool *sent[2];              /* down, up: [stages + 1 boundaries][leaves] */
-    bool *arrived[2];           /* likewise */
-    bool *loss;                 /* [leaves] */
-    bool *is_held;              /* [num_ranks][blocks] */
-    uint8_t *ended;             /* [num_ranks] bits of enum ended */
-    uint32_t *begun[NUM_LANES]; /* [num_ranks][blocks] the block's last operation on each lane, as
-                                 * op.after */
-    uint32_t *latest;           /* [num_ranks][NUM_LANES] the last operation on each lane */
+    bool *done[NUM_DONE]; /* [blocks][leaves] */
+    bool *sent[2];        /* down, up: [stages + 1 boundaries][leaves] */
+    bool *arrived[2];     /* likewise */
+    bool *loss;           /* [leaves] */
+    bool *is_held;        /* [num_ranks][blocks] */
+    uint8_t *ended;       /* [num_ranks] bits of enum ended */
+    /* [num_ranks][blocks] the block's last operation on each lane, as op.after. */
+    uint32_t *begun[NUM_LANES];
+    uint32_t *latest;   /* [num_ranks][NUM_LANES] the last operation on each lane */
     uint32_t *waited;   /* [num_ranks][NUM_LANES] the operation up to which compute has waited */
     uint32_t *received; /* [num_ranks] the last operation whose receive is done, as op.after */
     uint32_t *from[2];  /* down, up: [num_ranks][slots_max] the last send of each buffer */
@@ -68,8 +68,8 @@ static bool has_gradient(const struct check *c, const struct op *op)
     if (!is_tied_output && op->block < last)
         return c->done[INPUT][(size_t)(op->block + 1) * c->leaves + op->leaf];
     if (op->stage + 1 == c->stages)
-        return c->loss[op->leaf] || c->o->has_loss_chunks; /* the head's backward makes the loss
-                                                            * itself */
+        /* The head's backward makes the loss itself. */
+        return c->loss[op->leaf] || c->o->has_loss_chunks;
     return c->arrived[1][boundary(c, op, true)];
 }
 

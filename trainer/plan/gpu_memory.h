@@ -20,8 +20,8 @@ struct gpu_memory_options {
     const struct program_options *shape;
     uint32_t machine_ranks; /* neighbours on one machine */
     bool has_graphs, has_nccl;
-    bool has_folds; /* the first leaf's gradients of weights are another batch than those of later
-                     * leaves */
+    /* The first leaf's gradients of weights are another batch than those of later leaves. */
+    bool has_folds;
     bool has_even_shards; /* of every block; all-gathers of uneven shards are made of sends */
     /* NULL: the kernels' scratch is in the plan. `bytes`: of a GPU, for cuDNN; 0: own attention. */
     const struct kernel_shapes *shapes;

@@ -31,8 +31,8 @@ struct overlap {
     bool *is_held; /* [num_blocks + 1] */
     const struct op *gathers;
     uint32_t num_gathers, next; /* `next`: the first gather that is not placed */
-    uint32_t *use; /* [num_gathers] number of the use; gathers for the same use have the same
-                    * number */
+    /* [num_gathers] number of the use; gathers for the same use have the same number. */
+    uint32_t *use;
 };
 
 /* Places the next gathers, up to a use, whose blocks are not held any more. */

@@ -25,8 +25,8 @@ enum group {
     GROUP_SHARD,  /* ranks that together hold one copy of the parameters of a place */
     GROUP_SUMS,   /* the same ranks, for the lane of sums; the fast reduction sums there */
     GROUP_COPIES, /* replicate x cp: ranks that hold the same shard */
-    GROUP_PEERS,  /* replicate x cp x tp: ranks that hold the same rows of tensors that tp leaves
-                   * whole */
+    /* Replicate x cp x tp: ranks that hold the same rows of tensors that tp leaves whole. */
+    GROUP_PEERS,
     GROUP_OWNERS, /* replicate x shard x cp: ranks that own pieces of the same sums of gradients */
     /* With canonical.groups: */
     GROUP_REPLICA,  /* shard x cp, of a part: ranks that own the sums of its group of leaves */

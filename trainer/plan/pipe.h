@@ -35,8 +35,9 @@ struct pipe {
     uint32_t num_ranks, chunks, num_leaves;
     uint32_t *num_actions;        /* [num_ranks] */
     struct pipe_action **actions; /* [num_ranks] each rank's actions in its order */
-    double bubble; /* idle part of all ranks' time, if a forward, an input's and a weight's gradient
-                    * take one unit of time each */
+    /* Idle part of all ranks' time, if a forward, an input's and a weight's gradient take one unit
+     * of time each. */
+    double bubble;
 };
 
 struct pipe_options {

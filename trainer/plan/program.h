@@ -16,8 +16,8 @@
 #include <stdio.h>
 
 enum op_kind {
-    OP_COPY,     /* a block's state to ckptd's memory, if a save of the previous step is under
-                  * way */
+    /* A block's state to ckptd's memory, if a save of the previous step is under way. */
+    OP_COPY,
     OP_ASK_STOP, /* asks all ranks whether one wants to stop; if so, the step is dropped */
     OP_ENCODE,   /* this rank's shard to float8 codes, for the gathers, with all shards' scales */
     OP_READ,     /* tokens of a leaf */
@@ -36,10 +36,11 @@ enum op_kind {
     OP_BACKWARD_INPUT,
     OP_BACKWARD_WEIGHT,
     OP_EXCHANGE, /* a bucket's gradient of a leaf to its owners, which fold it in leaf order */
-    OP_JOIN,     /* adds a bucket's sums of a group of leaves to those of all groups, in their
-                  * order */
-    OP_COLLECT,  /* a bucket's sums of the step, from their owners to all copies of the shard; with
-                  * the fast reduction from all ranks to the shards */
+    /* Adds a bucket's sums of a group of leaves to those of all groups, in their order. */
+    OP_JOIN,
+    /* A bucket's sums of the step, from their owners to all copies of the shard; with the fast
+       reduction from all ranks to the shards. */
+    OP_COLLECT,
     OP_SEND_GRADIENT, /* of the stream before a stage */
     OP_FORGET,        /* frees what a forward kept: no backward comes */
     OP_REDUCE,        /* the end of the sums: both sums of a tied matrix */
@@ -131,12 +132,12 @@ struct program_options {
     uint32_t gather_ahead;    /* a gather starts so many uses ahead; 0: at its use */
     uint32_t exchange_behind; /* exchanges that may be under way when a backward begins; 0: none */
     bool receives_ahead; /* data from another stage is received while the previous action works */
-    bool collects;       /* each copy of a shard updates all of it, or the sums are made with
-                          * OP_COLLECT */
-    bool spreads;        /* each copy of a shard updates a part of it */
-    bool encodes;        /* shards are coded before they are gathered */
-    bool copies;         /* copies of a save may continue during the step */
-    bool drops;          /* parameters are dropped after each use, else kept until the step ends */
+    /* Each copy of a shard updates all of it, or the sums are made with OP_COLLECT. */
+    bool collects;
+    bool spreads; /* each copy of a shard updates a part of it */
+    bool encodes; /* shards are coded before they are gathered */
+    bool copies;  /* copies of a save may continue during the step */
+    bool drops;   /* parameters are dropped after each use, else kept until the step ends */
     /* The head's backward makes the loss, which is known after it; its halves are never
      * separate. */
     bool has_loss_chunks;

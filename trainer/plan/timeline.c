@@ -9,8 +9,8 @@ struct walk {
     const struct program *program;
     timeline_seconds *seconds;
     const void *user;
-    double *posted, *end;       /* [num_ops], seconds from the start of the step; < 0: has not ended
-                                 * yet */
+    /* [num_ops], seconds from the start of the step; < 0: has not ended yet. */
+    double *posted, *end;
     uint32_t *queue[NUM_LANES]; /* [num_ops] each */
     uint32_t first[NUM_LANES], num[NUM_LANES];
     double lane_free[NUM_LANES], link_free;

@@ -18,8 +18,8 @@
 #define OUTLIERS_LISTED 64u
 
 struct outliers {
-    struct history loss, norm;        /* of the window, the oldest first; only `num` and values are
-                                       * used */
+    /* Of the window, the oldest first; only `num` and values are used. */
+    struct history loss, norm;
     int64_t skipped[OUTLIERS_LISTED]; /* the last steps whose update was left out */
     uint32_t num_skipped;
 };

@@ -43,10 +43,10 @@ struct snapshot {
     struct folder_files files;
     bool has_no_moments; /* tensors are only the parameters: the last save, if so configured */
     char (*names)[SNAPSHOT_NAME_BYTES];
-    uint64_t bytes;            /* of this rank's slices */
-    uint32_t *order;           /* tensors in the order of copies */
-    uint32_t *copied_at;       /* per slice: the number of copied tensors after which it may
-                                * change */
+    uint64_t bytes;  /* of this rank's slices */
+    uint32_t *order; /* tensors in the order of copies */
+    /* Per slice: the number of copied tensors after which it may change. */
+    uint32_t *copied_at;
     struct replicas *replicas; /* NULL: no copies to compare */
     struct copier *copier;
     uint32_t *copied_for;  /* per piece: the first slice that is not complete before it */

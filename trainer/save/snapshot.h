@@ -49,8 +49,8 @@ struct snapshot_options {
     /* Not 0: this rank was asked to stop. Until the first save, every wait for ckptd then ends with
      * ERR_ABORTED. If rank 0 sees it during a wait for a save, checkpoint.final_seconds begin. */
     const volatile sig_atomic_t *want_stop;
-    double (*asked_at)(void); /* the time of the request, as clock_seconds(); 0: none. NULL: not
-                               * known */
+    /* The time of the request, as clock_seconds(); 0: none. NULL: not known. */
+    double (*asked_at)(void);
     /* Called on the copy thread for operations passed to snapshot_post_copy(). NULL: no calls. */
     void (*note_copy)(void *user, const struct op *op, bool is_end);
     void *user;

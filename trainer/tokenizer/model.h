@@ -90,8 +90,8 @@ struct tokenizer {
     struct pairs pairs;
     uint32_t byte_symbols[256]; /* ids */
     bool by_character;          /* symbols are characters; bytes for characters that are no token */
-    bool takes_whole;           /* a piece that is a token becomes that token, regardless of
-                                 * pairs */
+    /* A piece that is a token becomes that token, regardless of pairs. */
+    bool takes_whole;
 
     enum prefix prefix; /* put before a text that does not begin with it */
     bool prefix_always; /* ... also before one that does */
@@ -99,8 +99,8 @@ struct tokenizer {
     bool marks_spaces; /* ' ' becomes U+2581 */
     bool marks_early;  /* before added tokens are searched for in normalized text */
 
-    struct text_step steps[STEPS_MAX]; /* applied before added tokens are searched for in normalized
-                                        * text */
+    /* Applied before added tokens are searched for in normalized text. */
+    struct text_step steps[STEPS_MAX];
     uint32_t num_steps;
     bool splits_white; /* parts between white space are marked separately, white space is dropped */
 
@@ -115,8 +115,8 @@ struct tokenizer {
     bool strips_space; /* decoding removes one space at the beginning, the prefix */
 
     int32_t bos, eos;
-    int32_t unknown;  /* one of several consecutive unknown tokens is kept; -1: unknown text becomes
-                       * bytes */
+    /* One of several consecutive unknown tokens is kept; -1: unknown text becomes bytes. */
+    int32_t unknown;
     uint32_t num_ids; /* of the vocabulary and all added tokens */
     char hash[CHECKSUM_SHA256_HEX];
 };

@@ -29,10 +29,11 @@ struct writer {
     struct manifest manifest;
     /* For assemblies: the source's tensor, per tensor of the table. NULL: the same index. */
     const uint32_t *source_of;
-    const struct cli *served; /* its --server serves the store; NULL: no ckptd does. Set it like the
-                                 above, before writer_plan. */
-    const char *option;       /* the option with that server: "--server", for hints */
-    bool begins_run;          /* refuse an existing run; a ckptd ensures that */
+    /* Its --server serves the store; NULL: no ckptd does. Set it like the above, before
+     * writer_plan. */
+    const struct cli *served;
+    const char *option; /* the option with that server: "--server", for hints */
+    bool begins_run;    /* refuse an existing run; a ckptd ensures that */
     /* Private to the writer. */
     struct storage *store;
     struct storage_hold *lease; /* in a served store */

@@ -21,8 +21,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NEW_SUFFIX \
-    ".new.safetensors" /* of a shard's name, so that a removal of the checkpoint removes it */
+/* Of a shard's name, so that a removal of the checkpoint removes it. */
+#define NEW_SUFFIX ".new.safetensors"
 
 struct repair {
     const struct cli *cli;

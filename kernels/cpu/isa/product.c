@@ -341,8 +341,8 @@ ITEM(ISA_NAME(product))
     bool goes_on = p->depth.begin > 0 || (p->is_chained && p->accumulate);
     if (goes_on)
         read_tile(p, rows, tile, width);
-    size_t cut = divide_up(depth, divide_up(depth, PRODUCT_DEPTH)); /* so that no cut is much
-                                                                     * shorter */
+    /* So that no cut is much shorter. */
+    size_t cut = divide_up(depth, divide_up(depth, PRODUCT_DEPTH));
     for (size_t l = 0; l < depth; l += cut) {
         size_t end = l + cut < depth ? l + cut : depth;
         struct strips a =

@@ -309,8 +309,8 @@ static void begin_shared(void)
         m.shared = map(bytes);
     else if (__tsan_acquire && mmap(m.shared, bytes, PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != m.shared)
-        refuse("shared memory could not be mapped again", NULL, 0); /* ThreadSanitizer forgets the
-                                                                     * history */
+        /* ThreadSanitizer forgets the history. */
+        refuse("shared memory could not be mapped again", NULL, 0);
     m.shared_calls = 0;
     m.shared_used = m.launch->shared_bytes;
     if (__asan_unpoison_memory_region)

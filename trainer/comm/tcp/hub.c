@@ -43,8 +43,8 @@ struct link {
 struct group {
     struct group *next;
     uint32_t id, size;
-    uint32_t num_here, num_asked, num_left; /* members that are connected; wait for the answer; have
-                                             * left */
+    /* Members that are connected; wait for the answer; have left. */
+    uint32_t num_here, num_asked, num_left;
     bool is_broken;
     uint32_t left; /* the rank that broke it */
     struct link **members;

@@ -24,10 +24,11 @@
 
 struct tcp_options {
     uint32_t rank, size;
-    const char *host, *port;     /* MASTER_ADDR and MASTER_PORT; must not change until it is open */
-    char store_key[TCP_KEY_MAX]; /* "": rank 0 listens at `port`. Otherwise a store of torchrun
-                                  * listens there, and rank 0 writes its port under this key */
-    int64_t timeout_seconds;     /* until all ranks are connected; 0: no limit */
+    const char *host, *port; /* MASTER_ADDR and MASTER_PORT; must not change until it is open */
+    /* "": rank 0 listens at `port`. Otherwise a store of torchrun listens there, and rank 0 writes
+     * its port under this key. */
+    char store_key[TCP_KEY_MAX];
+    int64_t timeout_seconds; /* until all ranks are connected; 0: no limit */
 };
 /* Reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and torchrun's variables of its store.
  * ERR_INVALID. */
