@@ -6,8 +6,9 @@ packages' configuration, and serves saves, loads and lists of ranks outside thro
 ckpt-cli and the trainer in it work; ckptd shuts down in order on request. Each program, folder and
 image that deploy/kubernetes names is there. Method: podman, where it can run here; else the root
 file system of the image in private namespaces (unshare), as the image's configuration says. The
-names of the tests say which. Kubernetes itself is not here. `make image` comes first, as it needs a
-network, which a test does not have: step `long` of tests/check runs it.
+names of the tests say which. Podman also plays the pods of deploy/kubernetes; Kubernetes itself is
+not here. `make image` comes first, as it needs a network, which a test does not have: step `long`
+of tests/check runs it.
 """
 
 import contextlib
@@ -35,6 +36,10 @@ LOAD_S = 600  # podman copies the image
 STORE, SOCKET, DATA = "/var/lib/holdfast", "/run/holdfast", "/data"
 TAG = "holdfast:latest"
 SMALL = ("--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB")
+CATATONIT = "/usr/bin/catatonit", "/usr/libexec/podman/catatonit"  # holds a pod's namespaces
+STEPS = 3
+TINY = ("--training.steps", str(STEPS), "--training.seq_len", "64", "--training.local_batch_size",
+        "1", "--canonical.micro_batches", "4", "--lr_scheduler.warmup_steps", "2")
 
 
 def done(*words, **how):
@@ -217,6 +222,61 @@ def serves(how, folder, config):
          (code, whole.returncode) == (0, 0), (code, whole, said()))
 
 
+def as_pod(path, places, args, more):
+    """The pod of a template of deploy/kubernetes, in this network and with the test's folders."""
+    with open(path, encoding="utf-8") as file:
+        (one,) = yaml.safe_load_all(file)
+    spec = one["spec"]["template"]["spec"]
+    spec["hostNetwork"] = True
+    for volume in spec["volumes"]:
+        volume["hostPath"]["path"] = places[volume["hostPath"]["path"]]
+    (container,) = spec["containers"]
+    for option, value in args.items():
+        container["args"][container["args"].index(option) + 1] = value
+    container["args"] += more
+    container.pop("ports", None)  # podman maps none in a network that is not the pod's
+    probes = {container.pop(name)["httpGet"]["path"]  # it has systemd run them
+              for name in list(container) if name.endswith("Probe")}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": one["metadata"], "spec": spec}, probes
+
+
+def plays(how, folder, places):
+    """The pods of deploy/kubernetes: ckptd, and a training job beside it."""
+    limits = os.path.join(folder, "containers.conf")
+    with open(limits, "w", encoding="utf-8") as file:
+        file.write('[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n')
+    kube = ["env", "CONTAINERS_CONF=" + limits, *how.base, "--runtime", how.name.split()[-1],
+            "kube"]
+    ckptd, probes = as_pod("deploy/kubernetes/ckptd.yaml", places, dict([SMALL[:2]]), SMALL[2:])
+    train, _ = as_pod("deploy/kubernetes/train.yaml", places, {}, TINY)
+    files = {}
+    for name, pod in (("ckptd", ckptd), ("train", train)):
+        files[name] = os.path.join(folder, name + ".yaml")
+        with open(files[name], "w", encoding="utf-8") as file:
+            yaml.safe_dump(pod, file)
+
+    def logs(container):
+        return done(*how.base, "logs", container).stderr[-3000:]
+    server = f"unix:{SOCKET}/ckptd.sock"
+    played = done(*kube, "play", files["ckptd"], timeout=LOAD_S)
+    up = comes(lambda: done(CLI, "health", "--server", server).returncode == 0)
+    test("the pod of ckptd.yaml serves, its folders made by its init container",
+         played.returncode == 0 and up, (played, logs("ckptd-ckptd")))
+    answers = {probe: done("curl", "-sf", "http://127.0.0.1:9464" + probe).returncode
+               for probe in probes}
+    test("and answers its probes", set(answers.values()) == {0} and len(answers) == 2, answers)
+    played = done(*kube, "play", files["train"], timeout=LOAD_S)
+    code = done(*how.base, "wait", "book-trainer", timeout=4 * PATIENCE).stdout.strip()
+    listed = done(CLI, "list", "book", "--server", server)
+    test("the pod of train.yaml trains, saves and ends with 0",
+         (played.returncode, code) == (0, "0") and f"book@{STEPS}-a" in listed.stdout,
+         (played, code, listed, logs("book-trainer")))
+    downs = [done(*kube, "down", files[name], timeout=LOAD_S) for name in ("train", "ckptd")]
+    whole = done(CLI, "verify", "--all", "--store", places[STORE])
+    test("when the pods are taken down the store is whole",
+         (*(down.returncode for down in downs), whole.returncode) == (0, 0, 0), (downs, whole))
+
+
 def main():
     need_programs("unshare")
     if is_sanitized() or not os.path.exists(ARCHIVE):
@@ -239,6 +299,10 @@ def main():
         how = runner(image, folder, mounts)
         versions(how)
         serves(how, folder, image.config)
+        if isinstance(how, Podman) and any(map(os.path.exists, CATATONIT)):
+            shutil.rmtree(mounts[STORE])
+            os.rename(folder + "/data/tokens", folder + "/data/book.tokens")
+            plays(how, folder, mounts)
     except Refused as why:
         print(f"no image can be made, or run, here: {why}")
         sys.exit(77)
