@@ -16,8 +16,9 @@
 #include <string.h>
 
 #define PROBE_FOLDER ".holdfast.probe/"
-#define PROBE_SECONDS 3600 /* an older probe object is no longer in use */
-#define PROBES_SWEPT 16u   /* per opening */
+#define RACE_SUFFIX "-race" /* of the key that several writers make at once */
+#define PROBE_SECONDS 3600  /* an older probe object is no longer in use */
+#define PROBES_SWEPT 16u    /* per opening */
 #define BUDGET_FIRST 200.0
 #define BRIEF_S 3u /* time-out of each request of a brief opening */
 
@@ -198,6 +199,8 @@ static int probe(struct bucket *bucket)
         error = probe_complete(bucket, key, &bucket->is_conditional_complete);
     if (error == 0)
         error = bucket_remove_at(bucket, key);
+    strcat(name, RACE_SUFFIX);
+    bucket_key(key, bucket, name);
     if (error == 0)
         error = probe_kind(bucket, key, is_put);
     if (error == 0 && bucket->exclusive == EXCLUSIVE_NOT && !bucket->settings.single_writer)

@@ -47,8 +47,7 @@ ERRORS = {400: "InvalidRequest", 403: "AccessDenied", 404: "NoSuchKey",
           501: "NotImplemented", 503: "SlowDown"}
 FAULTS = ("drop", "500", "503", "409", "412", "error200", "longer", "shorter", "stall",
           "truncated", "damaged", "stale")
-RACY_S = 0.05  # between the check of the name and the write
-RACERS = 4     # of the probe (storage/bucket/race.c)
+RACERS = 4  # of the probe (storage/bucket/race.c)
 TABLES = 65536  # a shard's checksum table and header, read before its data; the manifest
 
 
@@ -251,15 +250,13 @@ class Server:
             return routes[route](request)
 
     def await_racers(self, key):
-        """Until as many requests for a key of the probe are here as it sends at once, or the probe
-        sends one after the other."""
-        if ".holdfast.probe/" not in key:
-            time.sleep(RACY_S)
+        """Until the writers that the probe lets race for a key are all here."""
+        if not key.endswith("-race"):
             return
         with self.raced:
             self.racers[key] += 1
             self.raced.notify_all()
-            self.raced.wait_for(lambda: self.racers[key] >= RACERS, 10 * RACY_S)
+            assert self.raced.wait_for(lambda: self.racers[key] >= RACERS, 60), self.racers
 
     @property
     def racy(self):
