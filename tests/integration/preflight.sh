@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Goal: before a run, --preflight reports for every rank whether its device copies and multiplies
-# correctly and whether it receives the data of the rank before it. It ends with 78 when one is
+# correctly and whether it receives the data of each other rank. It ends with 78 when one is
 # broken, or far slower than the others. Every host has lines for itself, its ranks' calls and its
 # disk. --links has a row for each call, payload and group of the mesh, and rates, with which
 # --suggest prices a mesh. Method: CPUs, as threads and as processes, one of which multiplies by
@@ -8,7 +8,7 @@
 # or refuse memory.
 . "$(dirname "$0")/lib.sh"
 
-plan 23
+plan 24
 look() { # OUTPUT TRAINER [SETTING...]
     local to=$1
     shift
@@ -54,6 +54,14 @@ check_equal "each host has a line with its ranks, and what there is" \
 check_equal "the ranks of a host have rates of sums and gathers, and so have all together" \
     "$(awk '$1 == "calls" && $4 > 0 && $5 > 0 && $6 > 0 && $7 > 0 { print $2, $3 }' \
         "$tmp/slow.out" | paste -sd,)" "a 3,(all) 4"
+received() { # each rank of the others: RANK FROM, sorted
+    "$BUILD/trainer" --preflight --json --comm.ranks 3 2>"$tmp/pairs.log" | python3 -c '
+import json, sys
+for rank in json.load(sys.stdin)["ranks"]:
+    print(rank["rank"], *sorted(link["from"] for link in rank["links"]
+                                if min(link["bytes_per_second"]) > 0))' | paste -sd,
+}
+check_equal "each rank has rates of links from each other one" "$(received)" "0 1 2,1 0 2,2 0 1"
 rows() { # OUTPUT [COMMAND...]: a line for each group and call of how many rows
     "${@:2}" --links --debug.links_max_bytes 131072 >"$tmp/$1.out" 2>"$tmp/$1.log" || return
     awk '/_/ && $8 > 0 { print $1, $2, $3 }' "$tmp/$1.out" | sort | uniq -c | awk '{$1 = $1} 1' |
@@ -84,7 +92,7 @@ sys.exit(rates != {"network_gb_per_s": 50, "measured": "machine_gb_per_s, call_u
 }
 check "--suggest takes them in place of its own, and says so" suggested
 if [ ! -x "$BUILD/tests/trainer_on_simgpu" ]; then
-    for i in {13..23}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
+    for i in {14..24}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
     exit
 fi
 gpus() { # OUTPUT SIMGPU RANKS

@@ -22,8 +22,9 @@ static void make_equal(void)
     memset(all, 0, sizeof all);
     for (uint32_t i = 0; i < RANKS; i++) {
         struct finding *f = &all[i];
-        *f = (struct finding){
-            .copy_rate = 20e9, .product_rate = 600e9, .link_rate = 50e9, .links_up = 18};
+        *f = (struct finding){.copy_rate = 20e9, .product_rate = 600e9, .links_up = 18};
+        for (uint32_t round = 0; round < preflight_rounds(RANKS); round++)
+            f->pairs.of[1][round] = 50e9;
         f->host[0] = (char)('a' + i);
         f->node.memory_rate = 10e9;
         f->node.memory_alone = 12e9;
@@ -98,9 +99,6 @@ TEST(test_preflight__what_is_far_below_the_median_is_odd)
         {offsetof(struct finding, copy_rate), 0.24, BROKEN, "copies at 24 % of the median, "},
         {offsetof(struct finding, links_up), 17. / 18, SLOW,
          "NVLinks at 94 % of the median, 17 of 18 that are up: a link is down"},
-        {offsetof(struct finding, link_rate), 0.51, FIT, ""},
-        {offsetof(struct finding, link_rate), 0.49, SLOW, "links at 49 % of the median, "},
-        {offsetof(struct finding, link_rate), 0.09, BROKEN, "links at 9 % of the median, "},
         {offsetof(struct finding, node.memory_rate), 0.8, SLOW,
          "memory, all ranks at once, at 80 % of the median, 8 of 10 GB/s a rank"},
         {offsetof(struct finding, node.memory_rate), 0.24, BROKEN,
@@ -128,6 +126,76 @@ TEST(test_preflight__what_is_far_below_the_median_is_odd)
     }
 }
 
+/* Scales the link from one rank to another; RANKS as `to` or `from`: of all ranks. */
+static void slow_link(uint32_t from, uint32_t to, double part)
+{
+    for (uint32_t i = 0; i < RANKS; i++)
+        for (uint32_t round = 0; round < preflight_rounds(RANKS); round++) {
+            uint32_t peer = preflight_peer(i, RANKS, preflight_offset(RANKS, round));
+            if ((to == i || to == RANKS) && (from == peer || from == RANKS))
+                all[i].pairs.of[1][round] *= part;
+        }
+}
+
+TEST(test_preflight__a_slow_link_is_named_by_its_ranks)
+{
+    static const struct {
+        uint32_t from, to;
+        double part;
+        uint32_t named;
+        enum fitness want;
+        const char *says;
+    } table[] = {
+        {1, 2, 0.51, 2, FIT, ""},
+        {1, 2, 0.49, 2, SLOW,
+         "links from rank 1 (host b) at 49 % of the median, 24.5 of 50 GB/s: slow link between"},
+        {3, 0, 0.09, 0, BROKEN, "links from rank 3 (host d) at 9 % of the median, "},
+        {RANKS, 2, 0.49, 2, SLOW,
+         "links to it at 49 % of the median, 24.5 of 50 GB/s: slow link of this rank"},
+        {RANKS, 2, 0.09, 2, BROKEN, "links to it at 9 % of the median, "},
+        {1, RANKS, 0.49, 1, SLOW, "links from it at 49 % of the median, "},
+        {1, RANKS, 0.09, 1, BROKEN, "links from it at 9 % of the median, "},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        make_equal();
+        slow_link(table[i].from, table[i].to, table[i].part);
+        judge(RANKS);
+        const struct finding *named = &all[table[i].named];
+        assert_int_equal(named->fitness, table[i].want);
+        assert_memory_equal(named->problem, table[i].says, strlen(table[i].says));
+        assert_int_equal(preflight_count(all, RANKS, FIT), RANKS - (table[i].want != FIT));
+    }
+}
+
+TEST(test_preflight__links_of_one_host_are_not_compared_with_those_between_hosts)
+{
+    make_equal();
+    strcpy(all[1].host, "a");
+    strcpy(all[3].host, "c");
+    slow_link(0, 1, 0.01);
+    slow_link(3, 2, 100);
+    judge(RANKS);
+    assert_int_equal(preflight_count(all, RANKS, FIT), RANKS);
+    assert_true(all[2].link_rate == 50e9 && all[3].send_rate == 50e9);
+    assert_true(all[1].slowest_rate == 50e9);
+}
+
+TEST(test_preflight__all_pairs_are_tried_and_of_many_ranks_some_with_each)
+{
+    for (uint32_t ranks = 1; ranks <= 300; ranks++) {
+        uint32_t last = 0;
+        assert_int_equal(preflight_rounds(ranks), ranks <= 64 ? ranks - 1 : 63);
+        for (uint32_t round = 0; round < preflight_rounds(ranks); round++) {
+            uint32_t offset = preflight_offset(ranks, round);
+            assert_true(offset > last && offset < ranks);
+            assert_true(ranks > 64 || offset == round + 1);
+            assert_int_equal((preflight_peer(5 % ranks, ranks, offset) + offset) % ranks,
+                             5 % ranks);
+            last = offset;
+        }
+    }
+}
+
 TEST(test_preflight__one_that_is_slow_and_broken_says_both)
 {
     make_equal();
@@ -151,7 +219,7 @@ TEST(test_preflight__a_problem_is_broken_and_what_was_not_tried_is_not_slow)
 {
     make_equal();
     for (uint32_t i = 0; i < RANKS; i++)
-        all[i].link_rate = 0;
+        all[i].pairs = (struct pair_rates){0};
     all[0] = (struct finding){.host = "a", .problem = "the device: there is none"};
     judge(RANKS);
     assert_int_equal(all[0].fitness, BROKEN);

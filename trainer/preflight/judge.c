@@ -19,6 +19,7 @@ struct bound {
     bool is_of_host;
 };
 
+#define SLOW_LINK "slow link of this rank"
 #define SLOW_CALLS "slow memory, link or neighbour"
 #define SLOW_DISK "a slow or full disk, or a neighbour that writes"
 
@@ -27,8 +28,8 @@ static const struct bound bounds[] = {
      offsetof(struct finding, product_rate), 0.85, 0.5, false},
     {"copies", "GB/s", "slow bus or memory", 1e9, offsetof(struct finding, copy_rate), 0.85, 0.25,
      false},
-    {"links", "GB/s", "slow link, of this rank or the one in front of it", 1e9,
-     offsetof(struct finding, link_rate), 0.5, 0.1, false},
+    {"links to it", "GB/s", SLOW_LINK, 1e9, offsetof(struct finding, link_rate), 0.5, 0.1, false},
+    {"links from it", "GB/s", SLOW_LINK, 1e9, offsetof(struct finding, send_rate), 0.5, 0.1, false},
     {"NVLinks", "that are up", "a link is down", 1, offsetof(struct finding, links_up), 1, 0,
      false},
     {"memory, all ranks at once,", "GB/s a rank", "slow memory or neighbour", 1e9,
@@ -98,8 +99,7 @@ uint32_t preflight_count(const struct finding *all, uint32_t num, enum fitness f
 
 /* ---- rates ---- */
 
-__attribute__((format(printf, 2, 3))) static void add_text(char text[PREFLIGHT_TEXT_BYTES],
-                                                           const char *format, ...)
+void preflight_add_text(char text[PREFLIGHT_TEXT_BYTES], const char *format, ...)
 {
     va_list list;
     size_t at = strlen(text);
@@ -133,6 +133,14 @@ static bool is_crowded(const struct finding *all, uint32_t num, uint32_t i)
     return sum.cores > 0 && sum.threads > sum.cores;
 }
 
+void preflight_mark_slow(struct finding *all, uint32_t num, uint32_t i, bool is_broken)
+{
+    if (is_broken && !is_crowded(all, num, i))
+        all[i].fitness = BROKEN;
+    else if (all[i].fitness == FIT)
+        all[i].fitness = SLOW;
+}
+
 /* rates: [num], sorted. */
 static void judge_rate(struct finding *all, uint32_t num, const struct bound *bound, double *rates,
                        double *sorted)
@@ -150,12 +158,10 @@ static void judge_rate(struct finding *all, uint32_t num, const struct bound *bo
         double rate = rates[i], part = rate / median;
         if (rate <= 0 || part >= bound->slow)
             continue;
-        add_text(all[i].problem, "%s at %.0f %% of the median, %.3g of %.3g %s: %s", bound->what,
-                 100 * part, rate / bound->scale, median / bound->scale, bound->unit, bound->cause);
-        if (part < bound->broken && !is_crowded(all, num, i))
-            all[i].fitness = BROKEN;
-        else if (all[i].fitness == FIT)
-            all[i].fitness = SLOW;
+        preflight_add_text(all[i].problem, "%s at %.0f %% of the median, %.3g of %.3g %s: %s",
+                           bound->what, 100 * part, rate / bound->scale, median / bound->scale,
+                           bound->unit, bound->cause);
+        preflight_mark_slow(all, num, i, part < bound->broken);
     }
 }
 
@@ -175,19 +181,21 @@ static void judge_health(struct finding *f)
     enum fitness fitness = has->memory_errors > 0 || has->rows_failed > 0 ? BROKEN : SLOW;
     size_t length = strlen(f->problem);
     if (has->memory_errors > 0)
-        add_text(f->problem, "%lld errors of its memory since the driver was loaded: reset it",
-                 (long long)has->memory_errors);
+        preflight_add_text(f->problem,
+                           "%lld errors of its memory since the driver was loaded: reset it",
+                           (long long)has->memory_errors);
     if (has->rows_failed > 0)
-        add_text(f->problem, "a row of its memory cannot be replaced: it needs a repair");
+        preflight_add_text(f->problem, "a row of its memory cannot be replaced: it needs a repair");
     if (has->rows_pending > 0)
-        add_text(f->problem, "rows of its memory are replaced at a reset: reset it");
+        preflight_add_text(f->problem, "rows of its memory are replaced at a reset: reset it");
     if (has->bus_width > 0 && has->bus_width < has->bus_width_max)
-        add_text(f->problem, "its bus has %lld of %lld lanes: see how it sits, and the BIOS",
-                 (long long)has->bus_width, (long long)has->bus_width_max);
+        preflight_add_text(f->problem,
+                           "its bus has %lld of %lld lanes: see how it sits, and the BIOS",
+                           (long long)has->bus_width, (long long)has->bus_width_max);
     for (size_t i = 0; i < sizeof slowed_by / sizeof slowed_by[0]; i++)
         if (has->slowed > 0 && (has->slowed & slowed_by[i].bit) != 0)
-            add_text(f->problem, "its clocks are slowed by %s, at %lld degrees", slowed_by[i].by,
-                     (long long)has->celsius);
+            preflight_add_text(f->problem, "its clocks are slowed by %s, at %lld degrees",
+                               slowed_by[i].by, (long long)has->celsius);
     if (strlen(f->problem) > length && fitness > f->fitness)
         f->fitness = fitness;
 }
@@ -202,21 +210,24 @@ static void warn(struct finding *all, uint32_t num, uint32_t i)
     if (node->version[0] == '\0') /* its host was not examined */
         return;
     if (is_crowded(all, num, i))
-        add_text(text, "%u threads of %u ranks on %u cores", sum.threads, sum.ranks, sum.cores);
+        preflight_add_text(text, "%u threads of %u ranks on %u cores", sum.threads, sum.ranks,
+                           sum.cores);
     if (node->shm_bytes <= PREFLIGHT_SHM_WARN)
-        add_text(text, "/dev/shm has %.0f MiB: NCCL and MPI need more",
-                 (double)node->shm_bytes / (1 << 20));
+        preflight_add_text(text, "/dev/shm has %.0f MiB: NCCL and MPI need more",
+                           (double)node->shm_bytes / (1 << 20));
     if (node->disk.has_failed)
-        add_text(text, "its disk could not be measured (ckpt-cli bench io)");
+        preflight_add_text(text, "its disk could not be measured (ckpt-cli bench io)");
     if (node->ring_error != 0)
-        add_text(text, "io_uring is refused: %s", strerror(node->ring_error));
+        preflight_add_text(text, "io_uring is refused: %s", strerror(node->ring_error));
     if (fabs(node->clock) - node->round_trip / 2 > PREFLIGHT_CLOCK_WARN)
-        add_text(text, "its clock is %.1f s %s that of %s", fabs(node->clock),
-                 node->clock > 0 ? "ahead of" : "behind", all[0].host);
+        preflight_add_text(text, "its clock is %.1f s %s that of %s", fabs(node->clock),
+                           node->clock > 0 ? "ahead of" : "behind", all[0].host);
     if (strcmp(node->kernel, first->kernel) != 0)
-        add_text(text, "kernel %s, not %s as on %s", node->kernel, first->kernel, all[0].host);
+        preflight_add_text(text, "kernel %s, not %s as on %s", node->kernel, first->kernel,
+                           all[0].host);
     if (strcmp(node->version, first->version) != 0)
-        add_text(text, "trainer %s, not %s as on %s", node->version, first->version, all[0].host);
+        preflight_add_text(text, "trainer %s, not %s as on %s", node->version, first->version,
+                           all[0].host);
 }
 
 int preflight_set_fitness(struct finding *all, uint32_t num)
@@ -228,11 +239,12 @@ int preflight_set_fitness(struct finding *all, uint32_t num)
         all[i].fitness = all[i].problem[0] != '\0' ? BROKEN : FIT;
         judge_health(&all[i]);
     }
+    int rc = preflight_judge_pairs(all, num);
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
         judge_rate(all, num, &bounds[i], values, values + num);
     for (uint32_t i = 0; i < num; i++)
         if (preflight_speaker(all, i) == i)
             warn(all, num, i);
     free(values);
-    return 0;
+    return rc;
 }

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #define COPY_BYTES (32u << 20)
-#define LINK_BYTES TRIAL_BYTES
 #define TIMES 4 /* the fastest counts, without the first, which plans or connects */
 #define IN 256u /* sums of so many of -1, 0 and 1 are exact in bfloat16 */
 #define SIDE_MIN 256u
@@ -52,15 +51,14 @@ static int open_trial(struct trial *t)
     return 0;
 }
 
-/* Fills with words that differ by place and rank. */
-static void fill(void *at, size_t bytes, uint32_t seed)
+void trial_fill(void *at, size_t bytes, uint32_t seed)
 {
     uint32_t *words = at;
     for (size_t i = 0; i < bytes / sizeof *words; i++)
         words[i] = (uint32_t)i * 2654435761u + seed * 40503u;
 }
 
-static bool is_filled(const void *at, size_t bytes, uint32_t seed)
+bool trial_is_filled(const void *at, size_t bytes, uint32_t seed)
 {
     const uint32_t *words = at;
     for (size_t i = 0; i < bytes / sizeof *words; i++)
@@ -104,13 +102,13 @@ static int copy_with(struct trial *t, struct buffers *b)
     ERR_TRY(take_buffers(b, t->bench.device, COPY_BYTES));
     for (int i = 0; i <= TIMES; i++) {
         uint32_t seed = t->rank->world->rank + (uint32_t)i;
-        fill(b->from, COPY_BYTES, seed);
+        trial_fill(b->from, COPY_BYTES, seed);
         double start = clock_seconds();
         lane_copy(t->bench.lane, b->device, b->from, COPY_BYTES);
         lane_copy(t->bench.lane, b->to, b->device, COPY_BYTES);
         ERR_TRY(lane_settle(t->bench.lane));
         note_rate(&t->found->copy_rate, i, 2.0 * COPY_BYTES, start);
-        if (!is_filled(b->to, COPY_BYTES, seed))
+        if (!trial_is_filled(b->to, COPY_BYTES, seed))
             return fail_bytes("what was copied to the device came back with other bits");
     }
     return 0;
@@ -240,35 +238,13 @@ static int gather(struct comm *world, const struct finding *own, struct finding 
     return rc;
 }
 
-static int exchange(struct comm *group, const void *send, void *receive)
+static int measure_pairs(struct trial *t, struct comm *group, const struct trial_room *room)
 {
-    struct comm_request request = {0};
-    uint32_t next = (group->rank + 1) % group->size;
-    ERR_TRY(comm_send(group, next, COMM_TAG_RING, send, LINK_BYTES, &request));
-    ERR_TRY(comm_receive(group, (group->rank + group->size - 1) % group->size, COMM_TAG_RING,
-                         receive, LINK_BYTES));
-    return comm_wait(group, &request);
-}
-
-/* The device's buffer has two halves: sent and received data. */
-static int exchange_with(struct trial *t, struct comm *group, struct buffers *b)
-{
-    char *sent = b->device, *come = sent + LINK_BYTES;
-    uint32_t before = (group->rank + group->size - 1) % group->size;
-    for (int i = 0; i <= TIMES; i++) {
-        fill(b->from, LINK_BYTES, group->rank + (uint32_t)i);
-        lane_copy(t->bench.lane, sent, b->from, LINK_BYTES);
-        ERR_TRY(lane_settle(t->bench.lane));
-        ERR_TRY(comm_barrier(t->rank->world));
-        double start = clock_seconds();
-        ERR_TRY(exchange(group, sent, come));
-        note_rate(&t->found->link_rate, i, LINK_BYTES, start);
-        lane_copy(t->bench.lane, b->to, come, LINK_BYTES);
-        ERR_TRY(lane_settle(t->bench.lane));
-        if (!is_filled(b->to, LINK_BYTES, before + (uint32_t)i)) /* continue with the other ranks */
-            snprintf(t->found->problem, sizeof t->found->problem,
-                     "links: what rank %u sent came with other bits", before);
-    }
+    uint32_t wrong = UINT32_MAX;
+    ERR_TRY(pairs_measure(&t->found->pairs, group, room, &wrong));
+    if (wrong != UINT32_MAX)
+        snprintf(t->found->problem, sizeof t->found->problem,
+                 "links: what rank %u sent came with other bits", wrong);
     return 0;
 }
 
@@ -293,22 +269,21 @@ static void note_wrong(struct trial *t, bool is_wrong)
 
 /* Measures sums and gathers among the ranks of each host and, if there are several hosts, among
  * all. */
-static int measure_calls(struct trial *t, struct comm *group, const struct buffers *b,
+static int measure_calls(struct trial *t, struct comm *group, const struct trial_room *room,
                          const struct finding *all)
 {
     struct comm *world = t->rank->world, *here = NULL;
-    struct trial_room room = {t->bench.lane, b->from, b->to, b->device};
     bool is_wrong = false;
     int rc = 0;
     ERR_TRY(comm_split(world, &here, preflight_speaker(all, world->rank), world->rank));
     here->name = "host";
     here->device_lane = group->device_lane;
     if (here->size > 1)
-        rc = collectives_measure(&t->found->node.calls, here, &room, &is_wrong);
+        rc = collectives_measure(&t->found->node.calls, here, room, &is_wrong);
     if (rc == 0)
         rc = comm_barrier(world);
     if (rc == 0 && preflight_hosts(all, world->size) > 1)
-        rc = collectives_measure(&t->found->calls, group, &room, &is_wrong);
+        rc = collectives_measure(&t->found->calls, group, room, &is_wrong);
     note_wrong(t, is_wrong);
     if (rc == 0)
         rc = comm_barrier(world); /* a rank that leaves a group ends it for the others */
@@ -338,11 +313,12 @@ static int test_ranks(struct trial *t, const struct finding *all)
     ERR_TRY(comm_split(t->rank->world, &group, 0, t->rank->world->rank));
     group->name = "preflight";
     group->device_lane = t->rank->device != NULL ? t->bench.lane : NULL;
-    int rc = take_buffers(&buffers, t->bench.device, 2 * LINK_BYTES);
+    int rc = take_buffers(&buffers, t->bench.device, 2 * TRIAL_BYTES);
+    struct trial_room room = {t->bench.lane, buffers.from, buffers.to, buffers.device};
     if (rc == 0)
-        rc = exchange_with(t, group, &buffers);
+        rc = measure_pairs(t, group, &room);
     if (rc == 0)
-        rc = measure_calls(t, group, &buffers, all);
+        rc = measure_calls(t, group, &room, all);
     if (rc == 0)
         rc = comm_barrier(t->rank->world); /* a rank that leaves a group ends it for the others */
     free_buffers(&buffers, t->bench.device);

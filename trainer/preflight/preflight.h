@@ -3,9 +3,9 @@
  * Each rank opens its device, copies to it and back, and multiplies small integers, whose product
  * is exact in any order, so that every device has to have the same bits. The first rank of a host
  * examines it: cores, limits, memory, clock, versions (node.c), with debug.preflight_folder the
- * disk (disk.c). If all can, each rank sends to the next, in a ring. The ranks of a host sum and
- * gather, then all ranks (collectives.c): by NCCL, MPI or memory, as in training. Then rates are
- * compared (judge.c). No data, no model and no ckptd are needed. */
+ * disk (disk.c). If all can, each rank sends to each other one (pairs.c). The ranks of a host sum
+ * and gather, then all ranks (collectives.c): by NCCL, MPI or memory, as in training. Then rates
+ * are compared (judge.c, judge_pairs.c). No data, no model and no ckptd are needed. */
 #ifndef HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
 #define HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
 
@@ -21,6 +21,12 @@
 #define PREFLIGHT_PAYLOAD_BYTES (size_t)64 << 10, (size_t)4 << 20
 struct call_rates {
     double sum[PREFLIGHT_PAYLOADS], gather[PREFLIGHT_PAYLOADS];
+};
+
+/* Bytes/s received from a peer, by payload and round (preflight_offset); 0: not tried. */
+#define PREFLIGHT_ROUNDS 63u
+struct pair_rates {
+    double of[PREFLIGHT_PAYLOADS][PREFLIGHT_ROUNDS];
 };
 
 /* Bytes/s of files written one after the other, as by ckptd; 0: not tried. */
@@ -55,7 +61,10 @@ struct finding {
     uint64_t memory_all, memory_free; /* bytes of the device's own memory; 0: it uses the host's */
     double copy_rate;                 /* bytes/s, to the device and back */
     double product_rate;              /* floating-point operations/s */
-    double link_rate;                 /* bytes/s from the previous rank; 0: not tried */
+    struct pair_rates pairs;          /* this rank receives */
+    double link_rate, send_rate; /* the fastest, to it and from it; 0: not tried. Set, as the */
+    double slowest_rate;         /* next two, by preflight_set_fitness(); with several hosts */
+    uint32_t slowest_from;       /* of links between hosts alone. The slowest, and its peer */
     struct device_health health;
     double links_up;         /* NVLinks; 0: none, or not known */
     struct call_rates calls; /* among all ranks, if they are on several hosts */
@@ -67,8 +76,9 @@ struct finding {
 
 /* Sets problem, warning and fitness of each. A rank with a problem is broken. Each rate is compared
  * with its median over the ranks (for memory: over the hosts) that have one, if there are at least
- * PREFLIGHT_COMPARED. Below the first bound a rank is slow, below the second it is broken; a host's
- * problem is that of its first rank. Bounds are parts of the median:
+ * PREFLIGHT_COMPARED. The slowest link to a rank is compared with the median of all links. Below
+ * the first bound a rank is slow, below the second it is broken; a host's problem is that of its
+ * first rank. Bounds are parts of the median:
  *
  *     products, memory of one rank alone    0.85  0.5
  *     copies, memory of all ranks at once   0.85  0.25   other processes disturb them

@@ -74,6 +74,20 @@ static void print_all_calls(const struct finding *all, uint32_t num)
     print_calls("(all)", num, &all[0].calls);
 }
 
+/* Of links between hosts, if there are several. */
+static void print_links(const struct finding *all, uint32_t num)
+{
+    if (num == 1)
+        return;
+    printf("%-6s %-20s %5s %14s %14s %14s %14s\n", "LINKS", "HOST", "RANK", "RECEIVE GB/S",
+           "SEND GB/S", "SLOWEST GB/S", "FROM RANK");
+    for (uint32_t i = 0; i < num; i++)
+        if (all[i].link_rate > 0)
+            printf("links  %-20s %5u %14.3f %14.3f %14.3f %14u\n", all[i].host, i,
+                   all[i].link_rate / 1e9, all[i].send_rate / 1e9, all[i].slowest_rate / 1e9,
+                   all[i].slowest_from);
+}
+
 static void print_disks(const struct finding *all, uint32_t num)
 {
     const struct disk_facts *first = &all[0].node.disk;
@@ -135,6 +149,7 @@ int preflight_print(const struct finding *all, uint32_t num)
     for (uint32_t i = 0; i < num; i++)
         print_rank(&all[i], i);
     print_nodes(all, num);
+    print_links(all, num);
     print_all_calls(all, num);
     print_disks(all, num);
     print_gpus(all, num);
@@ -173,14 +188,29 @@ static json_t *health_json(const struct finding *f)
                      "celsius", number_json(has->celsius), "slowed", number_json(has->slowed));
 }
 
-static json_t *rank_json(const struct finding *f, uint32_t rank)
+/* The links to a rank, by payload. */
+static json_t *pairs_json(const struct finding *f, uint32_t rank, uint32_t num)
 {
-    return json_pack("{si ss ss ss ss ss so sI sI sf sf sf}", "rank", (int)rank, "host", f->host,
-                     "state", words[f->fitness], "problem", f->problem, "device", f->device,
-                     "identity", f->identity, "health", health_json(f), "memory_bytes",
+    json_t *pairs = json_array();
+    for (uint32_t round = 0; round < preflight_rounds(num); round++) {
+        uint32_t from = preflight_peer(rank, num, preflight_offset(num, round));
+        if (f->pairs.of[0][round] > 0)
+            json_array_append_new(pairs,
+                                  json_pack("{si s[ff]}", "from", (int)from, "bytes_per_second",
+                                            f->pairs.of[0][round], f->pairs.of[1][round]));
+    }
+    return pairs;
+}
+
+static json_t *rank_json(const struct finding *f, uint32_t rank, uint32_t num)
+{
+    return json_pack("{si ss ss ss ss ss so sI sI sf sf sf sf so}", "rank", (int)rank, "host",
+                     f->host, "state", words[f->fitness], "problem", f->problem, "device",
+                     f->device, "identity", f->identity, "health", health_json(f), "memory_bytes",
                      (json_int_t)f->memory_all, "memory_free_bytes", (json_int_t)f->memory_free,
                      "copy_bytes_per_second", f->copy_rate, "product_flops", f->product_rate,
-                     "link_bytes_per_second", f->link_rate);
+                     "link_bytes_per_second", f->link_rate, "send_bytes_per_second", f->send_rate,
+                     "links", pairs_json(f, rank, num));
 }
 
 /* null: unlimited */
@@ -226,7 +256,7 @@ int preflight_print_json(const struct finding *all, uint32_t num)
     json_t *ranks = json_array(), *nodes = json_array();
     uint32_t hosts = preflight_hosts(all, num);
     for (uint32_t i = 0; i < num; i++) {
-        json_array_append_new(ranks, rank_json(&all[i], i));
+        json_array_append_new(ranks, rank_json(&all[i], i, num));
         if (preflight_speaker(all, i) == i)
             json_array_append_new(nodes, node_json(all, num, i));
     }

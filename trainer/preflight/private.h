@@ -21,7 +21,7 @@ int node_measure(const struct node_trial *trial, struct node_facts *out, struct 
                  const struct finding *all);
 void node_free(struct node_trial *trial);
 
-/* ---- collectives (collectives.c) ---- */
+/* ---- buffers (preflight.c) ---- */
 
 #define TRIAL_BYTES ((size_t)4 << 20) /* the largest payload */
 /* The host's two buffers, [TRIAL_BYTES] each, and the device's, of twice that size. */
@@ -29,6 +29,15 @@ struct trial_room {
     struct lane *lane;
     void *from, *to, *device;
 };
+/* Fills with words that differ by place and seed. */
+void trial_fill(void *at, size_t bytes, uint32_t seed);
+bool trial_is_filled(const void *at, size_t bytes, uint32_t seed);
+
+/* ---- links and collectives (pairs.c, collectives.c) ---- */
+
+/* *out_wrong: set to a rank whose bytes came with other bits. Collective in the group. */
+int pairs_measure(struct pair_rates *out, struct comm *group, const struct trial_room *room,
+                  uint32_t *out_wrong);
 /* *out_wrong: set if received numbers differ from the sent ones. Collective in the group. */
 int collectives_measure(struct call_rates *out, struct comm *group, const struct trial_room *room,
                         bool *out_wrong);
@@ -37,7 +46,19 @@ int collectives_measure(struct call_rates *out, struct comm *group, const struct
 
 void disk_measure(struct disk_facts *out, const char *folder);
 
-/* ---- results (judge.c, print.c) ---- */
+/* ---- results (judge.c, judge_pairs.c, print.c) ---- */
+
+/* In round 0 to preflight_rounds() - 1 each rank receives from the one `offset` before it. With up
+ * to PREFLIGHT_ROUNDS + 1 ranks all pairs are tried, with more some that are spread over all. */
+uint32_t preflight_rounds(uint32_t ranks);
+uint32_t preflight_offset(uint32_t ranks, uint32_t round);
+uint32_t preflight_peer(uint32_t rank, uint32_t ranks, uint32_t offset);
+/* Sets link_rate, send_rate and slowest_* of all, and marks slow links. ERR_MEMORY. */
+int preflight_judge_pairs(struct finding *all, uint32_t num);
+__attribute__((format(printf, 2, 3))) void preflight_add_text(char text[PREFLIGHT_TEXT_BYTES],
+                                                              const char *format, ...);
+/* Marks rank i as slow, or if is_broken and its host is not crowded as broken. */
+void preflight_mark_slow(struct finding *all, uint32_t num, uint32_t i, bool is_broken);
 
 /* The first rank of the host of rank i. */
 uint32_t preflight_speaker(const struct finding *all, uint32_t i);
