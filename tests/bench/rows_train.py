@@ -3,6 +3,7 @@ import datetime
 import glob
 import os
 import re
+import resource
 import shutil
 import signal
 import statistics
@@ -381,3 +382,35 @@ def row_rate(bench):
     row.note = f"{tokens:.0f} tokens/s, fp32, one rank of two threads; linear layers only"
     yield row
     products.close()
+
+
+# ---- observation ----
+
+# Its cost depends on the calls of a step, not on its numbers: so it is measured where a step is as
+# short as the layers of the main job allow, and divided by the main job's step.
+SMALL = ["--model.flavor", "tiny", "--model.n_layers", str(MODEL["layers"]), "--model.vocab_size",
+         str(MODEL["vocab"]), "--training.seq_len", "32"]
+UNOBSERVED = ["--comm.trace_buf_size", "0", "--metrics.straggler_percent", "0",
+              "--metrics.spike_deviations", "0", "--metrics.log_freq", "1000000"]
+
+
+def cpu_of_a_step(bench, steps, *options):
+    """CPU seconds of a step of two ranks, with its part of the start."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    bench.run(bench.program("trainer"), "--job.config_file", "deploy/main-job.toml", "--job.run",
+              "none", *data(bench), "--comm.ranks", "2", "--checkpoint.no_enable",
+              "--metrics.log_freq", "10", "--training.steps", str(steps), *options)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / steps
+
+
+def row_observation(bench):
+    """flight recorder, stragglers, spikes and step lines, as they are by default"""
+    steps = 20 if bench.quick else 300
+    whole = cpu_of_a_step(bench, 5 if bench.quick else 40)
+    pairs = bench.pairs("observation", "s", ours=lambda: cpu_of_a_step(bench, steps, *SMALL),
+                        reference=lambda: cpu_of_a_step(bench, steps, *SMALL, *UNOBSERVED),
+                        pairs_max=15)
+    costs = [ours - without for ours, without in zip(pairs.ours, pairs.reference)]
+    yield Share("observation", "CPU s", costs, [whole] * len(costs), direction="lower", goal=0.005,
+                note="beside a step of the main job on two ranks")
