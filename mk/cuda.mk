@@ -1,18 +1,18 @@
 # cuda.mk - kernels/cuda: for lanes of a CPU, for GPUs where nvcc is, and for simulated GPUs.
 .PHONY: cuda need-nvcc gpu-check gpu-bench gpu-bundle
 
-# The .cu files as C++ for lanes of a CPU (kernels/cuda/cpu/lanes.h). The lanes themselves are free of
+# The .cu files as C++ for lanes of a CPU (tests/cuda/lanes.h). The lanes themselves are free of
 # sanitizers, and their loops stay loops: what they copy between fibers is no access of a kernel.
 CU = $(wildcard kernels/cuda/*.cu)
-LANES_C_O = $(OBJ)/kernels/cuda/cpu/lanes.o $(OBJ)/kernels/cuda/run.o
+LANES_C_O = $(OBJ)/tests/cuda/lanes.o $(OBJ)/kernels/cuda/run.o
 # `#pragma unroll` is nvcc's: gcc does not know it, clang says where it did not.
 # A kernel's fma is one instruction where the machine has it, and else a call of libm: the bits are the same.
-LANES_FLAGS = -x c++ -ffp-contract=off -Wno-unknown-pragmas -Wno-pass-failed \
+LANES_FLAGS = -x c++ -include tests/cuda/lanes.h -ffp-contract=off -Wno-unknown-pragmas -Wno-pass-failed \
     $(shell grep -qw fma /proc/cpuinfo && echo -mfma)
 $(OBJ)/lanes/%.o: %.cu | deps-now
 	$(call say,c++ )
 	$(Q)$(CXX) $(CXXFLAGS_ALL) $(LANES_FLAGS) -c -o $@ $<
-$(OBJ)/kernels/cuda/cpu/lanes.o: kernels/cuda/cpu/lanes.c | deps-now
+$(OBJ)/tests/cuda/lanes.o: tests/cuda/lanes.c | deps-now
 	$(call say,cc  )
 	$(Q)$(CC) $(filter-out $(SAN),$(CFLAGS_ALL)) -fno-builtin -c -o $@ $<
 $(BUILD)/liblanes.a: $(CU:%.cu=$(OBJ)/lanes/%.o) $(LANES_C_O)

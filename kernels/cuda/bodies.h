@@ -2,8 +2,8 @@
  * lanes of a CPU.
  *
  * nvcc compiles a .cu file for the GPU. The host's C++ compiler compiles the same file (-x c++) for
- * cpu/lanes.h, which runs a block's threads as fibers and finds faults between them. Only this
- * header differs between the two; the files do not depend on it.
+ * tests/cuda/lanes.h (-include), which runs a block's threads as fibers and finds faults between
+ * them. Only this header differs between the two; the files do not depend on it.
  *
  * The subset: one-dimensional blocks of whole warps, grids of up to three dimensions; barriers of a
  * block; collectives of full warps; no clusters, no grid synchronization, no atomics but the
@@ -140,8 +140,8 @@ DEVICE void load_matrices_transposed(uint32_t (&out)[4], const void *row)
                  : "r"(at)
                  : "memory");
 }
-/* c[16,8] += a[16,16] b[16,8] of bf16 into float, as fragments of a warp (cpu/lanes.c has the place
- * of each value). */
+/* c[16,8] += a[16,16] b[16,8] of bf16 into float, as fragments of a warp (tests/cuda/lanes.c has
+ * the place of each value). */
 DEVICE void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
@@ -206,8 +206,6 @@ static int cuda_launch(void *stream, dim3 grid, unsigned threads, size_t shared,
 }
 
 #else
-
-#include "kernels/cuda/cpu/lanes.h"
 
 #define DEVICE static inline __attribute__((always_inline))
 #define KERNEL(threads, blocks) static

@@ -4,8 +4,8 @@
 #define HOLDFAST_TESTS_LANES_BED_H
 
 #include "kernels/backend.h"
-#include "kernels/cuda/cpu/lanes.h"
 #include "tests/cuda/bed.h"
+#include "tests/cuda/lanes.h"
 
 static void lanes_close(struct kernels *kernels)
 {

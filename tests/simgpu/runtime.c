@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/cpu/lanes.h"
 #include "proto/base/report.h"
+#include "tests/cuda/lanes.h"
 #include "tests/simgpu/private.h"
 
 /* ---- Devices ---- */

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/cpu/lanes.h"
 #include "proto/base/report.h"
+#include "tests/cuda/lanes.h"
 #include "tests/simgpu/private.h"
 
 struct simgpu simgpu = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};

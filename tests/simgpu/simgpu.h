@@ -1,6 +1,6 @@
 /* simgpu.h - simulated GPUs: the CUDA runtime and a part of cuBLASLt, defined against NVIDIA's
  * headers and linked in place of the libraries. The released objects are linked with it unchanged;
- * kernels run on lanes of the CPU (kernels/cuda/cpu/lanes.h).
+ * kernels run on lanes of the CPU (tests/cuda/lanes.h).
  *
  * Order: an operation runs after the earlier ones of its stream and after the events that its
  * stream waits for; no other order holds. Streams have no threads: operations run inside calls of

@@ -3,7 +3,7 @@
  * Goal: operations without tensor cores have the bits of the CPU's back-end, products and attention
  * those of its avx2 level. Operations with tensor cores are as near to the plain twins as rounding
  * allows. No result depends on the order of blocks or threads; nothing is written past a tensor.
- * Method: the cases of kernels_cases.h with the kernels of kernels/cuda (kernels/cuda/cpu/lanes.h):
+ * Method: the cases of kernels_cases.h with the kernels of kernels/cuda (tests/cuda/lanes.h):
  * the orders of LANES_SEEDS seeds (3; the first 6 are all kinds of order), at LANES_SHAPES awkward
  * shapes (3; all: 10), each byte compared. Compiled with -DON_GPU the same runs on a GPU, so often
  * in its own orders (`make gpu-check`). The test prints the names of the compared cases. */

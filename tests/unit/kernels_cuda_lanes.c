@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kernels/cuda/cpu/lanes.h"
 #include "tests/cuda/faulty.h"
+#include "tests/cuda/lanes.h"
 #include "tests/unit/suite.h"
 
 #define NUM_VALUES 64

@@ -1,9 +1,9 @@
 /* lanes.h - threads of a CUDA block on one thread of a CPU.
  *
- * The .cu files of this folder are compiled a second time, as C++ by the host's compiler; this file
- * has the functions that bodies.h calls there. A launch runs the blocks one after the other. Each
- * thread of a block is a fiber; it runs until it ends, or waits for others at a barrier or a warp
- * collective. Faults that depend on the order are provoked:
+ * The .cu files of kernels/cuda are compiled a second time, as C++ by the host's compiler; this
+ * file has the functions that bodies.h calls there. A launch runs the blocks one after the other.
+ * Each thread of a block is a fiber; it runs until it ends, or waits for others at a barrier or a
+ * warp collective. Faults that depend on the order are provoked:
  *
  *   seed % 3      blocks, and the threads that may run: 0 the lowest first, 1 the highest first,
  *                 2 at random

@@ -7,7 +7,7 @@
  *
  * Sanitizers are found at run time by their symbols. Bytes of fibers are never passed to functions
  * of the C library that a sanitizer intercepts: copies are loops (compiled with -fno-builtin). */
-#include "kernels/cuda/cpu/lanes.h"
+#include "tests/cuda/lanes.h"
 
 #include <math.h>
 #include <stdio.h>
