@@ -86,7 +86,7 @@ KERNEL(THREADS, 8) void mark_seen(struct kernel_embedding_backward a)
 {
     uint32_t row = blockIdx.x * THREADS + threadIdx.x;
     if (row < a.rows)
-        a.seen[a.tokens[row]] = 1;
+        raise_to(&a.seen[a.tokens[row]], 1); /* rows of one token write at the same time */
 }
 
 template <bool BF16, unsigned N>

@@ -1,7 +1,7 @@
 /* checked.c - the kernels on lanes of a CPU for a sanitizer: a separate program, in which only the
  * kernels and the lanes' caller are instrumented. It is built twice, as racecheck (ThreadSanitizer)
- * and as memcheck (AddressSanitizer, UndefinedBehaviorSanitizer); kernels_cuda_ checked.c runs
- * both.
+ * and as memcheck (AddressSanitizer, UndefinedBehaviorSanitizer); tests/unit/check_kernels_cuda.c
+ * runs both.
  *
  *   racecheck cases [NAME]    every case of kernels_cases.h, or one, at small shapes
  *   racecheck fault NAME      a kernel of faulty.cu
