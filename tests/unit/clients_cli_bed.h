@@ -338,6 +338,29 @@ static void set_release(struct cli *cli, const struct world *world)
     cli->is_released = true;
 }
 
+static void set_tag(struct cli *cli, const struct world *world)
+{
+    set_pin(cli, world);
+    cli->args[1] = "good";
+    cli->num_args = 2;
+}
+
+static void set_cp(struct cli *cli, const struct world *world)
+{
+    static char target[320];
+    snprintf(target, sizeof target, "%s:copy", world->out);
+    set_run(cli, world);
+    cli->args[1] = target;
+    cli->num_args = 2;
+}
+
+static void set_rm(struct cli *cli, const struct world *world)
+{
+    set_work(cli, world);
+    set_argument(cli, "run@2-a1");
+    cli->is_yes = true;
+}
+
 static void set_watch(struct cli *cli, const struct world *world)
 {
     set_store(cli, world);
@@ -360,6 +383,9 @@ static const struct tool tools[] = {
     {"gc", cli_gc, set_work, CHANGES, 0, NULL},
     {"pin", cli_pin, set_pin, CHANGES, 0, NULL},
     {"unpin", cli_unpin, set_unpin, CHANGES, 0, NULL},
+    {"tag", cli_tag, set_tag, CHANGES, 0, NULL},
+    {"cp", cli_cp, set_cp, WRITES_STORE, 0, "copy@2"},
+    {"rm", cli_rm, set_rm, CHANGES, 0, NULL},
     {"verify --release", cli_verify, set_release, CHANGES, 0, NULL},
     {"du", cli_du, set_store, READS, 0, NULL},
     {"status", cli_status, set_store, TELLS, 0, NULL},
@@ -548,7 +574,8 @@ static void judge_work(const struct tool *tool, const struct world *world)
     for (unsigned step = 1; step <= 4; step++) {
         snprintf(path, sizeof path, "%s/run/step-%08u-a0001/manifest.json", world->work, step);
         bool is_listed = exists(path);
-        expect(world, is_listed || (step <= 2 && tool->run == cli_prune), "a manifest is gone");
+        bool may_go = (step <= 2 && tool->run == cli_prune) || (step == 2 && tool->run == cli_rm);
+        expect(world, is_listed || may_go, "a manifest is gone");
         for (unsigned shard = 1; shard <= 2; shard++) {
             snprintf(path, sizeof path, "%s/run/step-%08u-a0001/shard-%05u-of-00002.safetensors",
                      world->work, step, shard);
@@ -579,6 +606,9 @@ static void judge_success(const struct tool *tool, struct world *world, bool is_
     if ((tool->run == cli_list || tool->run == cli_show) &&
         strstr(world->said, "could not") != NULL)
         return; /* unreadable objects are reported as such */
+    if (tool->run == cli_rm && (strstr(world->said, "1 of them damaged") != NULL ||
+                                strstr(world->said, "\"damaged\": 1") != NULL))
+        return; /* likewise: it is removed in any state */
     if (tool->run == cli_report && has_text(world->out, "could not"))
         return;                                                        /* likewise, on its page */
     if (tool->effect != TELLS && !(is_json && makes_checkpoint(tool))) /* whose JSON has a nonce */
@@ -617,7 +647,9 @@ static void judge_failure(const struct tool *tool, struct world *world, bool is_
         expect(world,
                !is_there(tool, world) || (may_leave && is_whole(world, world->out, tool->made)),
                "a checkpoint that is not whole");
-        expect(world, may_leave || count_files(world->out, ".safetensors") == 0, "shards are left");
+        bool goes_on = tool->run == cli_cp && count_files(world->out, "/" MARK_NAME) > 0;
+        expect(world, may_leave || goes_on || count_files(world->out, ".safetensors") == 0,
+               "shards are left");
     }
 }
 
@@ -645,9 +677,11 @@ static inline void judge_again(const struct tool *tool, struct world *world)
     unlink(
         part); /* for one file the hint is to remove it; --force clears the folder of the other */
     int error = run_tool(tool, world, true, true, NULL);
-    /* A note whose removal is not durable counts as removed when it is asked for again. */
-    expect(world, error == tool->want || (tool->run == cli_unpin && error == ERR_NOT_FOUND),
-           report_line());
+    /* A removal that is not durable counts as made when it is asked for again. */
+    bool removes = tool->run == cli_unpin || tool->run == cli_rm;
+    expect(world, error == tool->want || (removes && error == ERR_NOT_FOUND), report_line());
+    if (tool->run == cli_rm && error == ERR_NOT_FOUND)
+        return; /* what is left is rubbish, for gc */
     expect(world,
            makes_checkpoint(tool) ? is_whole(world, world->out, tool->made)
                                   : survey_left(tool, world) == world->left,
