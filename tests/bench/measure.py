@@ -18,7 +18,7 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PAIRS_MIN, PAIRS_MAX = 7, 40
+PAIRS_MIN, PAIRS_MAX = 7, 15
 # Runs of each side in a sample of the disk: a shared disk's rate changes from run to run by more
 # than the goals allow.
 DISK_REPEAT = 2

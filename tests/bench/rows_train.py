@@ -409,8 +409,7 @@ def row_observation(bench):
     steps = 20 if bench.quick else 300
     whole = cpu_of_a_step(bench, 5 if bench.quick else 40)
     pairs = bench.pairs("observation", "s", ours=lambda: cpu_of_a_step(bench, steps, *SMALL),
-                        reference=lambda: cpu_of_a_step(bench, steps, *SMALL, *UNOBSERVED),
-                        pairs_max=15)
+                        reference=lambda: cpu_of_a_step(bench, steps, *SMALL, *UNOBSERVED))
     costs = [ours - without for ours, without in zip(pairs.ours, pairs.reference)]
     yield Share("observation", "CPU s", costs, [whole] * len(costs), direction="lower", goal=0.005,
                 note="beside a step of the main job on two ranks")
