@@ -19,7 +19,6 @@ import lib_train  # noqa: E402
 
 lib_tap.need_programs("openssl")
 import ssl  # noqa: E402
-import subprocess  # noqa: E402
 
 import lib_hosts  # noqa: E402
 from lib_network import Network  # noqa: E402
@@ -38,12 +37,10 @@ def trainer(world):
     """Its connections die in a step of half a second or more: the next call is that of a save."""
     relay = Relay(world.address)
     world.serve()
-    process = subprocess.Popen(
+    process = lib_train.Trainer(
         lib_train.command(world.folder, relay.address, "far", "--training.steps", STEPS,
                           "--checkpoint.interval", "1", "--checkpoint.when_busy", "wait",
                           "--canonical.micro_batches", "1000", "--checkpoint.required"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
         env={**os.environ, "HOLDFAST_TLS": world.path("anna")})
     comes(lambda: "run far, step 2" in world.log())
     relay.strand()

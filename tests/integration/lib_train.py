@@ -1,11 +1,12 @@
 """lib_train - a tiny Llama on some text of our own, trained by the real trainer.
 
 make_tokens() puts text, tokenizer ("tok") and tokens into a folder; command() is the trainer's
-command line on them, later options win.
+command line on them, later options win. Trainer() starts one.
 """
 
 import os
 import subprocess
+import tempfile
 
 BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 PROSE = "README.md", "trainer/README.md", "LICENSE"  # always there
@@ -38,3 +39,16 @@ def command(folder, server, run, *options):
             "--metrics.loss_file", os.path.join(folder, "loss"),
             "--kernels.backend", os.environ.get("HOLDFAST_TEST_KERNELS", "best"),
             *map(str, options)]
+
+
+class Trainer(subprocess.Popen):
+    """Keeps what it says in a file: a fast one soon fills a pipe that nobody reads, and stops."""
+
+    def __init__(self, words, **popen):
+        self.said = tempfile.TemporaryFile("w+")
+        super().__init__(words, stdout=subprocess.DEVNULL, stderr=self.said, text=True, **popen)
+
+    def communicate(self, *arguments, **named):
+        super().communicate(*arguments, **named)
+        self.said.seek(0)
+        return "", self.said.read()

@@ -31,12 +31,12 @@ lib_tap.need_programs("openssl")
 
 
 def train(folder, node, run, *options):
-    return subprocess.Popen(
+    return lib_train.Trainer(
         lib_train.command(folder, node.server, run, "--training.steps", STEPS,
                           "--checkpoint.interval", "1", "--checkpoint.when_busy", "wait",
                           "--comm.ranks", "2",
                           "--metrics.loss_file", os.path.join(folder, run + ".loss"),
-                          *options), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                          *options))
 
 
 def losses(folder, run):

@@ -10,7 +10,6 @@ authority. A relay in front of the bulk plane cuts its connections every so many
 
 import os
 import signal
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -28,13 +27,12 @@ RUN = "far"
 
 
 def train(world, name, server, *options, identity="trainer", run=RUN):
-    return subprocess.Popen(
+    return lib_train.Trainer(
         lib_train.command(world.folder, server, run, "--training.steps", STEPS,
                           "--checkpoint.interval", "1", "--checkpoint.when_busy", "wait",
                           "--checkpoint.required", "--comm.ranks", "2",
                           "--metrics.loss_file", os.path.join(world.folder, name + ".loss"),
-                          *options), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "HOLDFAST_TLS": world.path(identity)})
+                          *options), env={**os.environ, "HOLDFAST_TLS": world.path(identity)})
 
 
 def ends(process, code=0):

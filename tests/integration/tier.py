@@ -42,13 +42,12 @@ def drained(world):
 
 
 def train(world, run, *options, **popen):
-    return subprocess.Popen(
+    return lib_train.Trainer(
         lib_train.command(world.folder, world.server, run, "--training.steps", STEPS,
                           "--checkpoint.interval", "1", "--checkpoint.when_busy", "wait",
                           "--comm.ranks", "2",
                           "--metrics.loss_file", os.path.join(world.folder, run + ".loss"),
-                          *options), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        **popen)
+                          *options), **popen)
 
 
 def losses(world, run):
