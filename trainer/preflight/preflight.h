@@ -62,9 +62,10 @@ struct finding {
     double copy_rate;                 /* bytes/s, to the device and back */
     double product_rate;              /* floating-point operations/s */
     struct pair_rates pairs;          /* this rank receives */
-    double link_rate, send_rate; /* the fastest, to it and from it; 0: not tried. Set, as the */
-    double slowest_rate;         /* next two, by preflight_set_fitness(); with several hosts */
-    uint32_t slowest_from;       /* of links between hosts alone. The slowest, and its peer */
+    /* Of links, bytes/s, set by preflight_set_fitness(); 0: not tried. With several hosts only
+     * links between hosts count. The fastest to this rank and from it; the slowest to it. */
+    double link_rate, send_rate, slowest_rate;
+    uint32_t slowest_from; /* the rank at the other end of the slowest */
     struct device_health health;
     double links_up;         /* NVLinks; 0: none, or not known */
     struct call_rates calls; /* among all ranks, if they are on several hosts */
