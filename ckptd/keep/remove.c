@@ -216,14 +216,19 @@ static int check_run(const struct run *run, bool is_whole)
                       : 0;
 }
 
-/* ERR_DENIED: its coordinator may still declare it a checkpoint. */
-static int check_doubt(const struct checkpoint *checkpoint, bool is_forced)
+/* ERR_DENIED: it may be whole, because a read failed; or its coordinator may still declare it a
+ * checkpoint. */
+static int check_unknown(const struct checkpoint *checkpoint, bool is_forced)
 {
-    if (is_forced || !catalog_has_flaw(checkpoint, FLAW_IN_DOUBT))
+    bool is_in_doubt = catalog_has_flaw(checkpoint, FLAW_IN_DOUBT);
+    bool is_unread = catalog_has_flaw(checkpoint, FLAW_DAMAGED) && !checkpoint->damage_is_proven;
+    if (is_forced || (!is_in_doubt && !is_unread))
         return 0;
-    return report_error(ERR_DENIED, "wait for that node, or remove it with --force",
-                        "step %llu of run %s is in doubt: %s",
-                        (unsigned long long)checkpoint->summary.step, checkpoint->run->name,
+    return report_error(ERR_DENIED,
+                        is_in_doubt ? "wait for that node, or remove it with --force"
+                                    : "mend what its reads fail of, or remove it with --force",
+                        "step %llu of run %s %s: %s", (unsigned long long)checkpoint->summary.step,
+                        checkpoint->run->name, is_in_doubt ? "is in doubt" : "could not be read",
                         checkpoint->damage);
 }
 
@@ -234,7 +239,7 @@ static int take_out_one(struct removal *removal, const Holdfast__V1__RemoveReque
         return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
                             "run '%s' has no checkpoint of step %llu by that attempt",
                             removal->run->name, (unsigned long long)request->step);
-    ERR_TRY(check_doubt(found, request->force));
+    ERR_TRY(check_unknown(found, request->force));
     count(removal, found);
     if (request->dry_run)
         return 0;
@@ -249,7 +254,7 @@ static int take_out_all(struct removal *removal, const Holdfast__V1__RemoveReque
 {
     struct run *run = removal->run;
     for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
-        ERR_TRY(check_doubt(c, request->force));
+        ERR_TRY(check_unknown(c, request->force));
         count(removal, c);
         if (catalog_in_use(c))
             return report_error(ERR_BUSY, "try again when it is closed",

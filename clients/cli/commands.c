@@ -296,14 +296,14 @@ const struct command commands[] = {
     {"rm", "RUN | RUN@STEP-aATTEMPT", "remove a checkpoint or a run, in any state", 1, 1,
      WHERE | BIT(DRY_RUN) | BIT(YES) | BIT(NOW) | BIT(FORCE), cli_rm,
      "Also what is damaged, newer or set aside, and runs without any checkpoint, which count for\n"
-     "limits.runs. A part of a save whose coordinator has not answered yet is in doubt, and goes\n"
-     "with --force alone. It says what is lost and asks; --yes answers. What is pinned or in use "
-     "stays, "
-     "and\n"
-     "so does a run that is being trained. Of several ckptd (nodes.peers) each removes what it "
+     "limits.runs. What could not be read may be whole, and a part of a save whose coordinator "
      "has\n"
-     "itself, on its disk or in its memory; those with copies of their own are named (elsewhere).\n"
-     "With --store the store is locked "
+     "not answered yet is in doubt: they go with --force alone. It prints the loss and asks; "
+     "--yes\n"
+     "answers. What is pinned or in use stays, and so does a run that is being trained. Of "
+     "several\n"
+     "ckptd (nodes.peers) each removes its own copies, on its disk or in its memory; those with\n"
+     "copies of their own are named (elsewhere). With --store the store is locked "
      "meanwhile.\n" TRASH_NOTES},
     {"undelete", "RUN | RUN@STEP[-aATTEMPT]", "take back what was removed", 1, 1,
      WHERE | BIT(DRY_RUN), cli_undelete,

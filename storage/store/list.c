@@ -154,13 +154,11 @@ static int read_aside(struct store_entry *entry, struct storage *storage, const 
     enum store_rest rest = STORE_REST_EMPTY;
     char coordinator[MARK_NODE_BYTES];
     struct shard_identity identity;
-    int error = store_rest(storage, prefix, &rest);
-    if (error == ERR_MEMORY)
-        return error;
-    if (error != 0 || rest != STORE_REST_ASIDE)
+    ERR_TRY(store_rest(storage, prefix, &rest));
+    if (rest != STORE_REST_ASIDE)
         return ERR_NOT_FOUND;
-    error = store_read_part(&identity, coordinator, storage, prefix);
-    if (error == ERR_MEMORY)
+    int error = store_read_part(&identity, coordinator, storage, prefix);
+    if (error != 0 && error != ERR_NOT_FOUND)
         return error;
     entry->flaw = error == 0 ? FLAW_IN_DOUBT : FLAW_ASIDE;
     return error == 0
@@ -183,7 +181,7 @@ static int read_entry(struct store_entry *out, struct storage *storage, const ch
     out->summary = (struct manifest_summary){.step = step, .attempt = attempt};
     snprintf(out->summary.run, sizeof out->summary.run, "%s", run);
     if (error == ERR_NOT_FOUND)
-        return read_aside(out, storage, prefix);
+        error = read_aside(out, storage, prefix);
     if (error == ERR_DENIED)
         return set_unreadable(out, "");
     if (error != ERR_MISMATCH && error != ERR_VERSION && error != ERR_CORRUPT)

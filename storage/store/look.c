@@ -109,8 +109,9 @@ int store_inspect(struct store_seen *out, struct storage *storage, const char *r
     } else if (error == 0) {
         struct shard_identity identity;
         error = store_rest(storage, dir, &out->rest);
-        if (!out->has_mark || store_read_part(&identity, out->coordinator, storage, dir) != 0)
-            out->coordinator[0] = '\0';
+        if (error == 0 && out->has_mark)
+            error = store_read_part(&identity, out->coordinator, storage, dir);
+        error = error == ERR_NOT_FOUND ? 0 : error; /* it is of no part */
     }
     free(files.list);
     return error;

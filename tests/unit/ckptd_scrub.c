@@ -408,7 +408,23 @@ TEST_BETWEEN(test_scrub__what_is_damaged_is_not_read_back, open_with_steps, bed_
 
 #define SHARD_OF "'%s/store/" RUN "/step-%08d-a0001/shard-00001-of-00002.safetensors'"
 
-/* A failed read that proves no damage is not recorded; the next start does not detect it again. */
+static int remove_step(struct bed *bed, uint64_t step, bool is_forced)
+{
+    Holdfast__V1__RemoveRequest request = HOLDFAST__V1__REMOVE_REQUEST__INIT;
+    Holdfast__V1__RemoveReply *reply;
+    request.run = RUN;
+    request.step = step;
+    request.attempt = 1;
+    request.force = is_forced;
+    request.dry_run = true;
+    int error = call(bed, "Remove", &request.base, &holdfast__v1__remove_reply__descriptor, &reply);
+    if (error == 0)
+        FREE_REPLY(reply);
+    return error;
+}
+
+/* A failed read that proves no damage is not recorded, and removes nothing without --force; the
+ * next start does not detect it again. */
 TEST_BETWEEN(test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_start, open_with_steps,
              bed_tear_down)
 {
@@ -422,6 +438,9 @@ TEST_BETWEEN(test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_sta
     assert_true(scrubbed(bed, "damaged") == 1);
     assert_true(scrubbed(bed, "checkpoints_read") == STEPS - 2);
     expect_read(bed, 1 << 1 | 1 << 4);
+    assert_int_equal(remove_step(bed, 3, false), ERR_DENIED);
+    assert_int_equal(remove_step(bed, 3, true), 0);
+    assert_int_equal(remove_step(bed, 4, false), 0);
     bed_stop(bed);
     for (int step = 2; step <= 3; step++)
         shell("f=" SHARD_OF "; mv -T $f.away $f", bed->root, step);

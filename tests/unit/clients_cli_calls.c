@@ -233,21 +233,33 @@ TEST_BETWEEN(test_calls__verify_lists_every_read_that_fails, world_open, world_c
     assert_true(listed > 10);
 }
 
-/* An unreadable page of a header proves no damage; loaders read several at a time, so that no
- * number of a call identifies it. */
+/* Each call of a function fails once; it proves no damage. */
+static void try_calls_of(struct world *world, int (*run)(const struct cli *cli),
+                         struct failure_at at)
+{
+    const struct between between = {arm, disarm, &at};
+    const struct tool *tool = tools;
+    while (tool->run != run)
+        tool++;
+    run_undisturbed(tool, world);
+    prepare(tool, world);
+    assert_int_equal(run_tool(tool, world, true, false, &between), tool->want);
+    unsigned calls = failing.calls;
+    assert_true(calls > 10);
+    while (at.first++ < calls)
+        try_one(tool, world, at);
+}
+
+/* Of a header; loaders read several at a time, so that no number of a call identifies it. */
 TEST_BETWEEN(test_calls__a_read_that_fails_is_no_damage_to_diff, world_open, world_close)
 {
-    struct failure_at at = {.number = EIO, .only = "pread"};
-    const struct between between = {arm, disarm, &at};
-    const struct tool *diff = tools;
-    while (diff->run != cli_diff)
-        diff++;
-    run_undisturbed(diff, *state);
-    assert_int_equal(run_tool(diff, *state, true, false, &between), diff->want);
-    unsigned reads = failing.calls;
-    assert_true(reads > 10);
-    while (at.first++ < reads)
-        try_one(diff, *state, at);
+    try_calls_of(*state, cli_diff, (struct failure_at){.number = EIO, .only = "pread"});
+}
+
+/* The manifest of another owner. */
+TEST_BETWEEN(test_calls__what_may_not_be_opened_is_no_damage_to_rm, world_open, world_close)
+{
+    try_calls_of(*state, cli_rm, (struct failure_at){.number = EACCES, .only = "openat"});
 }
 
 /* ---- refusals ---- */

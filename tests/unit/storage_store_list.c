@@ -158,6 +158,52 @@ TEST(test_list__each_is_listed_with_its_flaw_newest_attempt_first)
     storage_close(storage);
 }
 
+/* It may be whole, or its coordinator may still declare it a checkpoint: no list says otherwise. */
+TEST(test_list__a_read_that_fails_is_no_flaw)
+{
+    struct storage *storage =
+        open_fault("only=fetch,key=manifest.json,fail_from=1,errno=30:memory:");
+    struct store_list list;
+    assert_int_equal(make_checkpoint(storage), 0);
+    assert_int_equal(store_list_read(&list, storage, "run"), 0);
+    assert_int_equal(list.count, 1);
+    assert_true(list.entries[0].is_denied && list.entries[0].damage && !list.entries[0].flaw);
+    store_list_free(&list);
+    storage_close(storage);
+}
+
+/* Its mark is read twice, for what it proves and for the coordinator. */
+TEST(test_list__nor_is_a_part_set_aside_whose_mark_cannot_be_read)
+{
+    static const char *const faults[] = {"1", "2", "9"};
+    for (size_t i = 0; i < 3; i++) {
+        const struct shard_identity part = {
+            .run = "run", .step = 2, .attempt = 1, .nonce = "0123456789abcdef0123456789abcdef"};
+        struct store_list list;
+        struct store_seen seen;
+        char where[100], mark[MARK_BYTES_MAX];
+        int want = i < 2 ? ERR_IO : 0;
+        mark_write_part(mark, &part, "n2");
+        snprintf(where, sizeof where, "only=fetch,key=" MARK_NAME ",fail_at=%s:memory:", faults[i]);
+        for (int is_list = 0; is_list < 2; is_list++) {
+            struct storage *storage = open_fault(where);
+            assert_int_equal(
+                storage_publish(storage, STEP_2 "/shard-00001-of-00002.safetensors", "x", 1), 0);
+            assert_int_equal(storage_publish(storage, STEP_2 "/" MARK_NAME, mark, strlen(mark)), 0);
+            assert_int_equal(is_list ? store_list_read(&list, storage, "run")
+                                     : store_inspect(&seen, storage, "run", 2, 1),
+                             want);
+            if (want == 0 && is_list)
+                assert_string_equal(list.entries[0].flaw, FLAW_IN_DOUBT);
+            else if (want == 0)
+                assert_string_equal(seen.coordinator, "n2");
+            if (is_list)
+                store_list_free(&list);
+            storage_close(storage);
+        }
+    }
+}
+
 int main(void)
 {
     tell_in_memory();

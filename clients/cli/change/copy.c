@@ -264,6 +264,7 @@ static int copy_one(struct copy *copy, const char *name)
 static int copy_run(struct copy *copy, const char *run)
 {
     struct store_list catalog = {0};
+    struct failure unread = {0};
     char name[200];
     int error = store_need_run(copy->source, run);
     if (error == 0)
@@ -271,13 +272,16 @@ static int copy_run(struct copy *copy, const char *run)
     for (uint32_t i = catalog.count; i-- > 0 && error == 0;) {
         const struct store_entry *entry = &catalog.entries[i];
         strcpy(name, text_checkpoint(run, entry->summary.step, entry->summary.attempt).text);
-        if (entry->damage != NULL)
+        if (entry->is_denied)
+            failure_keep(&unread, report_error(ERR_DENIED, "read it as its owner",
+                                               "%s is left out: %s", name, entry->damage));
+        else if (entry->damage != NULL)
             log_warn("cp", "%s is left out: %s", name, entry->damage);
         else
             error = copy_one(copy, name);
     }
     store_list_free(&catalog);
-    return error;
+    return error == 0 ? failure_report(&unread) : error;
 }
 
 static void print_copied(const struct copy *copy)

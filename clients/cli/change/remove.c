@@ -46,22 +46,33 @@ static int remove_served(struct loss *out, const struct cli *cli, const struct s
     return 0;
 }
 
+/* A checkpoint that could not be read may be whole; one in doubt may yet become so. */
+static int refuse_unknown(const struct store_entry *entry)
+{
+    const struct manifest_summary *summary = &entry->summary;
+    const char *name = text_checkpoint(summary->run, summary->step, summary->attempt).text;
+    if (entry->is_denied)
+        return report_error(ERR_DENIED, "read it as its owner, or remove it with --force",
+                            "%s could not be read: %s", name, entry->damage);
+    return entry->flaw && strcmp(entry->flaw, FLAW_IN_DOUBT) == 0
+               ? report_error(ERR_DENIED, "start that ckptd, or remove it with --force",
+                              "%s is in doubt: %s", name, entry->damage)
+               : 0;
+}
+
 static int measure_stored(struct loss *out, struct storage *store,
                           const struct selection *selection, bool is_forced)
 {
     int error = 0;
     struct store_list catalog = {0};
     ERR_TRY(store_list_read(&catalog, store, selection->run));
-    for (uint32_t i = 0; i < catalog.count; i++) {
+    for (uint32_t i = 0; i < catalog.count && error == 0; i++) {
         const struct store_entry *entry = &catalog.entries[i];
         if (selection->attempt != 0 && (entry->summary.step != (uint64_t)selection->step ||
                                         entry->summary.attempt != selection->attempt))
             continue;
-        if (!is_forced && entry->flaw && strcmp(entry->flaw, FLAW_IN_DOUBT) == 0)
-            error = report_error(ERR_DENIED, "start that ckptd, or remove it with --force",
-                                 "step %llu of run %s is in doubt: %s",
-                                 (unsigned long long)entry->summary.step, selection->run,
-                                 entry->damage);
+        if (!is_forced)
+            error = refuse_unknown(entry);
         out->checkpoints++;
         out->damaged += entry->damage != NULL;
         out->bytes += entry->summary.bytes;
