@@ -16,6 +16,7 @@
 #include "ckptd/front/reload.h"
 #include "ckptd/front/server.h"
 #include "proto/base/array.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "storage/engine/system.h"
 #include "storage/storage.h"
@@ -94,12 +95,12 @@ static void fill_signals(sigset_t *signals)
 /* Waits for the thread, at most `ms`, even if the wall clock jumps or others send SIGUSR2. */
 static bool join_within(pthread_t thread, int64_t ms)
 {
-    int64_t deadline = loop_now_ms() + ms;
+    int64_t deadline = clock_ms() + ms;
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGUSR2);
     while (!atomic_load(&has_ended)) {
-        int64_t left = deadline - loop_now_ms();
+        int64_t left = deadline - clock_ms();
         if (left <= 0)
             return false;
         sigtimedwait(&signals, NULL,

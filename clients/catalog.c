@@ -6,13 +6,13 @@
 #include "clients/session.h"
 
 #include "proto/base/array.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define POLL_EVERY_MS 200u    /* of ckpt_newer */
 #define LIST_PAGES_MAX 65536u /* no store has more pages of 65,536 checkpoints */
@@ -274,7 +274,7 @@ int ckpt_newer(struct ckpt *ckpt, uint64_t attempt, uint64_t step, uint32_t time
 {
     ERR_TRY(session_handle_check(ckpt));
     const struct ckpt_info after = {.attempt = attempt, .step = step};
-    uint64_t end = session_clock_ns() + timeout_ms * 1000000ull;
+    uint64_t end = clock_ns() + timeout_ms * 1000000ull;
     for (;;) {
         *out = after;
         int error = find_newer(out, ckpt);
@@ -283,14 +283,14 @@ int ckpt_newer(struct ckpt *ckpt, uint64_t attempt, uint64_t step, uint32_t time
             error = session_hello(ckpt, SESSION_CALL_MS);
         if ((is_found && error == 0) || !(error == 0 || may_wait_for(error, ckpt)))
             return error;
-        uint64_t now = session_clock_ns(), left_ms = now < end ? (end - now) / 1000000u : 0;
+        uint64_t now = clock_ns(), left_ms = now < end ? (end - now) / 1000000u : 0;
         if (left_ms == 0)
             return report_error(ERR_TIMEOUT, "is the run being trained?",
                                 "no checkpoint of %s behind %llu-a%llu came within %u ms",
                                 ckpt->run, (unsigned long long)step, (unsigned long long)attempt,
                                 timeout_ms);
         uint64_t pause_ms = left_ms < POLL_EVERY_MS ? left_ms : POLL_EVERY_MS;
-        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ms * 1000000L}, NULL);
+        clock_sleep_ms(pause_ms);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "clients/remote.h"
 #include "clients/session.h"
 
+#include "proto/base/clock.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
 #include "proto/format/durability.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 _Static_assert(CKPT_INVALID == (int)ERR_INVALID && CKPT_NOT_FOUND == (int)ERR_NOT_FOUND &&
@@ -65,9 +65,9 @@ static int check_options(const struct ckpt_options *options)
 /* Sends Hello until ckptd answers, for at most ckpt->connect_ms: ckptd may still be starting. */
 static int connect_first(struct ckpt *ckpt)
 {
-    uint64_t end = session_clock_ns() + (uint64_t)ckpt->connect_ms * 1000000u;
+    uint64_t end = clock_ns() + (uint64_t)ckpt->connect_ms * 1000000u;
     for (;;) {
-        uint64_t now = session_clock_ns();
+        uint64_t now = clock_ns();
         uint64_t left_ms = now < end ? (end - now) / 1000000u : 0;
         int error = session_hello(ckpt, left_ms < 1000 ? (uint32_t)left_ms + 1 : 1000);
         if (error == 0)

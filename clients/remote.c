@@ -16,6 +16,7 @@
 #include "clients/remote.h"
 
 #include "proto/base/address.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/tls/tls.h"
 
@@ -310,7 +311,7 @@ void remote_unmap(struct ckpt *ckpt)
 
 static struct timespec after_ms(uint32_t ms)
 {
-    uint64_t at = session_clock_ns() + ms * 1000000ull;
+    uint64_t at = clock_ns() + ms * 1000000ull;
     return (struct timespec){.tv_sec = (time_t)(at / 1000000000u),
                              .tv_nsec = (long)(at % 1000000000u)};
 }

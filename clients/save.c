@@ -15,6 +15,7 @@
 #include "clients/remote.h"
 #include "clients/session.h"
 
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/base/stream_copy.h"
 #include "proto/format/durability.h"
@@ -24,7 +25,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PIECE_BYTES (8u << 20)
@@ -72,22 +72,22 @@ static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply 
 static int request_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *request,
                          ProtobufCMessage **answer, uint32_t busy_ms)
 {
-    uint64_t end = session_clock_ns() + (uint64_t)busy_ms * 1000000u;
+    uint64_t end = clock_ns() + (uint64_t)busy_ms * 1000000u;
     uint64_t answer_ms = BEGIN_CALL_MS + ckpt->image_bytes / BEGIN_CALL_BYTES_PER_MS;
     answer_ms = answer_ms < SESSION_CALL_MS ? answer_ms : SESSION_CALL_MS;
     for (bool has_lost = ckpt->remote == NULL;;) {
-        uint64_t now = session_clock_ns();
+        uint64_t now = clock_ns();
         uint64_t left_ms = now < end ? (end - now) / 1000000u : 0;
         request->busy_ms = left_ms < WAIT_CALL_MS ? (uint32_t)left_ms : WAIT_CALL_MS;
         int error =
             session_call(ckpt, answer, &request->base, request->busy_ms + (uint32_t)answer_ms);
-        bool is_over = session_clock_ns() >= end;
+        bool is_over = clock_ns() >= end;
         bool is_lost = error == ERR_UNAVAILABLE || (error == ERR_TIMEOUT && !is_over);
         if (error == ERR_BUSY ? is_over : has_lost || !is_lost)
             return error;
         has_lost = has_lost || error == ERR_UNAVAILABLE;
         /* ckptd may wait for less than requested. */
-        nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_MS * 1000000L}, NULL);
+        clock_sleep_ms(BUSY_PAUSE_MS);
     }
 }
 
@@ -129,7 +129,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, 
     save->id = reply->save;
     arena_want(ckpt->control, reply->asked, /* of a ckptd on another node */
                reply->asked_within_s != 0
-                   ? (uint32_t)(session_clock_ns() / 1000000000u) + reply->asked_within_s
+                   ? (uint32_t)(clock_ns() / 1000000000u) + reply->asked_within_s
                    : 0);
     save->image = reply->image;
     save->step = step;
@@ -279,7 +279,7 @@ uint32_t ckpt_saves_asked(const struct ckpt *ckpt)
 double ckpt_asked_within(const struct ckpt *ckpt)
 {
     uint32_t until_s = ckpt_asked(ckpt) != 0 ? arena_asked_until_s(ckpt->control) : 0;
-    return until_s != 0 ? until_s - 1e-9 * (double)session_clock_ns() : INFINITY;
+    return until_s != 0 ? until_s - 1e-9 * (double)clock_ns() : INFINITY;
 }
 
 /* Pushes one entry; waits while the ring is full. ckptd may not read it before it is woken. */
@@ -288,7 +288,7 @@ static int push_entry(struct ckpt_save *save, const struct arena_entry *entry)
     struct ckpt *ckpt = save->ckpt;
     uint64_t end = 0;
     while (!arena_push(ckpt->control, entry)) {
-        uint64_t now = session_clock_ns();
+        uint64_t now = clock_ns();
         end = end != 0 ? end : now + RING_WAIT_MS * 1000000ull;
         wake_ckptd(ckpt);
         if (!session_alive(ckpt))
@@ -298,7 +298,7 @@ static int push_entry(struct ckpt_save *save, const struct arena_entry *entry)
         if (now >= end)
             return report_error(ERR_TIMEOUT, "see ckptd's log: it does not read announcements",
                                 "ckptd did not empty the ring within %u ms", RING_WAIT_MS);
-        nanosleep(&(struct timespec){.tv_nsec = RING_PAUSE_US * 1000L}, NULL);
+        clock_sleep_ns(RING_PAUSE_US * 1000u);
     }
     return 0;
 }
@@ -560,7 +560,7 @@ static void postpone_polls(struct ckpt *ckpt)
 {
     uint32_t pause_s = ckpt->poll_pause_s == 0 ? 1 : 2 * ckpt->poll_pause_s;
     ckpt->poll_pause_s = pause_s < PROBE_PAUSE_S_MAX ? pause_s : PROBE_PAUSE_S_MAX;
-    ckpt->poll_ns = session_clock_ns() + ckpt->poll_pause_s * 1000000000ull;
+    ckpt->poll_ns = clock_ns() + ckpt->poll_pause_s * 1000000000ull;
 }
 
 static int wait_for_level(struct ckpt *ckpt, uint64_t step, enum durability level,
@@ -568,18 +568,18 @@ static int wait_for_level(struct ckpt *ckpt, uint64_t step, enum durability leve
 {
     ERR_TRY(session_handle_check(ckpt));
     Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
-    uint64_t end = session_clock_ns() + (uint64_t)timeout_ms * 1000000u;
+    uint64_t end = clock_ns() + (uint64_t)timeout_ms * 1000000u;
     request.run = ckpt->run;
     request.step = step;
     request.attempt = ckpt->attempt;
     request.durability = (char *)(uintptr_t)durability_text(level);
     ckpt->warning[0] = ckpt->durability[0] = '\0';
-    if (timeout_ms == 0 && session_clock_ns() < ckpt->poll_ns)
+    if (timeout_ms == 0 && clock_ns() < ckpt->poll_ns)
         return report_error(ERR_TIMEOUT, "see whether it hangs",
                             "ckptd at %s did not answer, and is asked again later", ckpt->server);
     for (;;) {
         ProtobufCMessage *answer = NULL;
-        uint64_t now = session_clock_ns();
+        uint64_t now = clock_ns();
         uint64_t left_ms = now < end ? (end - now + 999999u) / 1000000u : 0; /* 0: no wait */
         request.timeout_ms = left_ms < WAIT_CALL_MS ? (uint32_t)left_ms : WAIT_CALL_MS;
         int error = session_call(ckpt, &answer, &request.base,
@@ -593,7 +593,7 @@ static int wait_for_level(struct ckpt *ckpt, uint64_t step, enum durability leve
         protobuf_c_message_free_unpacked(answer, NULL);
         if (error != ERR_BUSY)
             return error;
-        if (session_clock_ns() >= end)
+        if (clock_ns() >= end)
             return report_error(
                 ERR_TIMEOUT, "wait longer, or see ckptd's log",
                 "the save of step %llu was not %s within %u ms", (unsigned long long)step,

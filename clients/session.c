@@ -15,6 +15,7 @@
 #include "clients/session.h"
 #include "clients/remote.h"
 
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <poll.h>
@@ -24,15 +25,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
-
-uint64_t session_clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 const ProtobufCMethodDescriptor *session_method(char path[96], const ProtobufCMessage *request)
 {
@@ -447,7 +440,7 @@ static void increase_backoff(struct ckpt *ckpt)
 {
     if (ckpt->backoff_ms == 0)
         ckpt->backoff_ms = SESSION_BACKOFF_MS_MIN;
-    ckpt->retry_ns = session_clock_ns() + (uint64_t)ckpt->backoff_ms * 1000000u;
+    ckpt->retry_ns = clock_ns() + (uint64_t)ckpt->backoff_ms * 1000000u;
     ckpt->backoff_ms *= 2;
     if (ckpt->backoff_ms > SESSION_BACKOFF_MS_MAX)
         ckpt->backoff_ms = SESSION_BACKOFF_MS_MAX;
@@ -456,9 +449,9 @@ static void increase_backoff(struct ckpt *ckpt)
 /* Twice at most: the first call after a loss may only detect that the old connection is dead. */
 static int repeat_hello(struct ckpt *ckpt)
 {
-    uint64_t begin = session_clock_ns();
+    uint64_t begin = clock_ns();
     int error = session_hello(ckpt, SESSION_HELLO_AGAIN_MS);
-    uint64_t spent_ms = (session_clock_ns() - begin) / 1000000u;
+    uint64_t spent_ms = (clock_ns() - begin) / 1000000u;
     if (error == ERR_UNAVAILABLE && spent_ms < SESSION_HELLO_AGAIN_MS)
         error = session_hello(ckpt, (uint32_t)(SESSION_HELLO_AGAIN_MS - spent_ms));
     return error;
@@ -466,7 +459,7 @@ static int repeat_hello(struct ckpt *ckpt)
 
 int session_renew(struct ckpt *ckpt)
 {
-    if (session_clock_ns() < ckpt->retry_ns)
+    if (clock_ns() < ckpt->retry_ns)
         return report_error(ERR_UNAVAILABLE, "is ckptd running? The client keeps trying",
                             "ckptd at %s cannot be reached", ckpt->server);
     session_drop(ckpt);

@@ -124,7 +124,6 @@ struct ckpt {
     uint32_t poll_pause_s; /* the pause of polls */
 };
 
-uint64_t session_clock_ns(void);
 /* Fills the public record of a checkpoint from ckptd's answer, or from a manifest. */
 void session_info_fill(struct ckpt_info *out, const Holdfast__V1__CheckpointSummary *summary);
 void session_info_read(struct ckpt_info *out, const struct manifest_summary *summary,

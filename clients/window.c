@@ -13,6 +13,7 @@
 #include "clients/remote.h"
 #include "clients/session.h"
 
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <string.h>
@@ -93,7 +94,7 @@ static int wait_for_change(const struct ckpt_save *save, uint32_t changes, uint6
         remote_window(save->ckpt, WINDOW_SLEEP_MS);
     else
         arena_window_wait(ckpt->control, changes, WINDOW_SLEEP_MS);
-    uint64_t waited_ns = session_clock_ns() - begun_ns;
+    uint64_t waited_ns = clock_ns() - begun_ns;
     uint64_t all_ms = (save->waited_ns + waited_ns) / 1000000;
     if (!session_alive(ckpt))
         return report_error(ERR_UNAVAILABLE, "the next save reconnects",
@@ -136,10 +137,10 @@ int window_wait(uint64_t *out_end, struct ckpt_save *save, uint32_t tensor, uint
         if (polls < WINDOW_SPINS)
             continue;
         if (begun_ns == 0)
-            begun_ns = session_clock_ns();
+            begun_ns = clock_ns();
         error = wait_for_change(save, window.changes, begun_ns);
     }
     if (begun_ns != 0)
-        save->waited_ns += session_clock_ns() - begun_ns;
+        save->waited_ns += clock_ns() - begun_ns;
     return error;
 }

@@ -18,6 +18,7 @@
  * also if it was forgotten. If another process has taken the store's lock meanwhile, this process
  * makes no further change (ERR_STALE). For up to RELOCK_S a lease may seem to have no holder. The
  * files that it reads may then be removed: a read finds them missing or damaged, never wrong. */
+#include "proto/base/clock.h"
 #include "storage/local.h"
 
 #include <fcntl.h>
@@ -221,11 +222,10 @@ static void lock_again(struct local_keeper *keeper)
 static void *keep_locks(void *argument)
 {
     struct local_keeper *keeper = argument;
-    struct timespec until;
     pthread_mutex_lock(&keeper->mutex);
     while (!keeper->stop) {
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += RELOCK_S;
+        const struct timespec until =
+            clock_after_ns(CLOCK_REALTIME, (uint64_t)RELOCK_S * CLOCK_SECOND_NS);
         if (pthread_cond_timedwait(&keeper->wake, &keeper->mutex, &until) == ETIMEDOUT)
             lock_again(keeper);
     }

@@ -20,6 +20,8 @@
  * The certificate is read when the store is opened, and again for bytes when none are under way and
  * the bulk plane could not be reached. */
 #include "proto/bulk/ask.h"
+
+#include "proto/base/clock.h"
 #include "proto/tls/tls.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
@@ -31,7 +33,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
 #define CALL_MS 10000u
 #define SYNC_MS 60000u
@@ -163,13 +164,6 @@ static void release_bulk(struct peer *peer)
 
 /* ---- amounts and rates of transfers ---- */
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static struct moving *begin_moving(struct peer *peer, const struct storage_request *request)
 {
     const struct peer_object *object = (const struct peer_object *)request->object;
@@ -178,7 +172,7 @@ static struct moving *begin_moving(struct peer *peer, const struct storage_reque
     struct moving *moving = is_out ? &peer->moving_out[plane] : &peer->moving_in[plane];
     pthread_mutex_lock(&peer->link_mutex);
     if (moving->count++ == 0)
-        moving->since_ns = now_ns();
+        moving->since_ns = clock_ns();
     pthread_mutex_unlock(&peer->link_mutex);
     return moving;
 }
@@ -190,7 +184,7 @@ static void end_moving(struct peer *peer, struct moving *moving, struct bulk *bu
     if (bulk)
         bulk_count(bulk, &counts);
     pthread_mutex_lock(&peer->link_mutex);
-    uint64_t now = now_ns();
+    uint64_t now = clock_ns();
     moving->flow->ns += now - moving->since_ns;
     moving->since_ns = now;
     moving->count--;

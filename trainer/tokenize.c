@@ -8,9 +8,9 @@
  *
  * Results go to standard output, everything else to standard error. On a terminal a bar shows the
  * progress. Exit codes are those of report.h. */
+#include "proto/base/clock.h"
 #include "proto/base/options.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/corpus/corpus.h"
 #include "trainer/tokenizer/text.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -18,7 +18,6 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PATH_BYTES 4096

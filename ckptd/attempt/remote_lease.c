@@ -24,6 +24,7 @@
 #include "ckptd/memory/session.h"
 #include "ckptd/tiers/wait_durability.h"
 #include "proto/base/checksum.h"
+#include "proto/base/clock.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "storage/numbered.h"
@@ -281,7 +282,7 @@ static bool is_training(const struct run *run)
     if (session_num_alive(run, 0) > 0)
         return true;
     return coordinator->holder.opened_ms > 0 &&
-           loop_now_ms() - coordinator->holder.opened_ms < GATHER_MS &&
+           clock_ms() - coordinator->holder.opened_ms < GATHER_MS &&
            (!coordinator->group || !coordinator->group->planned);
 }
 

@@ -16,6 +16,7 @@
 #include "ckptd/memory/session.h"
 #include "ckptd/peers/serve.h"
 #include "proto/base/address.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/bulk/server.h"
 
@@ -50,7 +51,7 @@ static int enter(void *user, struct bulk_entered **out, const uint8_t *ticket,
 {
     struct bulk_plane *plane = user;
     struct ticket_right right;
-    ERR_TRY(tickets_check(plane->tickets, &right, ticket, peer, loop_now_ms()));
+    ERR_TRY(tickets_check(plane->tickets, &right, ticket, peer, clock_ms()));
     struct bulk_entered *entered = calloc(1, sizeof *entered);
     if (!entered)
         return report_error(ERR_MEMORY, NULL, "no memory for a connection");
@@ -73,7 +74,7 @@ static int enter(void *user, struct bulk_entered **out, const uint8_t *ticket,
 static void leave(struct bulk_entered *entered)
 {
     if (entered->proxy)
-        proxy_rank_leave(entered->proxy, loop_now_ms());
+        proxy_rank_leave(entered->proxy, clock_ms());
     bulk_read_close(&entered->stored);
     bulk_handle_close(&entered->opened);
     free(entered);
@@ -210,7 +211,7 @@ void plane_open_bulk(struct service *service, struct rpc_call *call,
     if (error == 0)
         memcpy(right.node, principal.name, sizeof right.node);
     if (error == 0)
-        error = tickets_issue(service->bulk->tickets, ticket, &principal, &right, loop_now_ms());
+        error = tickets_issue(service->bulk->tickets, ticket, &principal, &right, clock_ms());
     if (error != 0) {
         rpc_call_fail(call, error);
         return;
@@ -239,7 +240,7 @@ static void take_address(struct bulk_plane *plane, const char *text)
 static void sweep(struct timer *timer)
 {
     struct bulk_plane *plane = CONTAINER_OF(timer, struct bulk_plane, sweep);
-    proxy_ranks_sweep(plane->proxies, loop_now_ms());
+    proxy_ranks_sweep(plane->proxies, clock_ms());
     loop_timer(plane->service->loop, &plane->sweep, SWEEP_MS);
 }
 

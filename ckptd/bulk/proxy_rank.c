@@ -22,6 +22,7 @@
  * either while it serves. */
 #include "ckptd/bulk/proxy_rank.h"
 #include "ckptd/bulk/entered.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
 #include "proto/tls/stream.h"
@@ -33,7 +34,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define ACTIVE_MAX 64u      /* blocks being received into one session: BULK_CONNECTIONS_EACH */
@@ -484,7 +484,6 @@ static int put_session(struct bulk_entered *entered, const struct bulk_request *
 /* Pushes one entry; with the mutex, as the ring has one producer. */
 static int announce(struct proxy_rank *proxy, const struct arena_entry *entry)
 {
-    const struct timespec pause = {.tv_nsec = RING_PAUSE_US * 1000L};
     const uint64_t one = 1;
     for (uint32_t waited_us = 0; !arena_push(proxy->control, entry); waited_us += RING_PAUSE_US) {
         (void)!write(proxy->event, &one, sizeof one);
@@ -493,7 +492,7 @@ static int announce(struct proxy_rank *proxy, const struct arena_entry *entry)
         if (waited_us >= RING_WAIT_MS * 1000)
             return report_error(ERR_TIMEOUT, "see ckptd's log: it does not read announcements",
                                 "ckptd did not empty the ring within %u ms", RING_WAIT_MS);
-        nanosleep(&pause, NULL);
+        clock_sleep_ns(RING_PAUSE_US * 1000u);
     }
     (void)!write(proxy->event, &one, sizeof one);
     return 0;

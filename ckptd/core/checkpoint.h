@@ -6,6 +6,7 @@
 #include "ckptd/core/tier.h"
 #include "ckptd/machines/sets.h"
 #include "proto/base/checksum.h"
+#include "proto/base/clock.h"
 #include "proto/base/histogram.h"
 #include "proto/format/manifest.h"
 #include "proto/format/retain.h"
@@ -41,7 +42,7 @@ struct copy {
     bool is_volatile;        /* in that node's memory: lost when its ckptd stops */
     /* When all of it was verified there; seconds since the epoch; 0: unknown. */
     int64_t proven;
-    /* Last failed read by the scrub, which proves nothing; as loop_now_ms(), 0: none since the
+    /* Last failed read by the scrub, which proves nothing; as clock_ms(), 0: none since the
      * start. */
     int64_t tried_ms;
     /* Of its manifest there, once it was sent or loaded; else 0; not of the local one. */

@@ -11,6 +11,7 @@
  * Order: events run in the order in which they were posted; after each descriptor the whole chain
  * runs. Limits: none of its own; see loop.h. */
 #include "ckptd/core/loop.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <errno.h>
@@ -21,7 +22,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #define WORKERS_MAX 64u
@@ -50,13 +50,6 @@ struct loop {
     bool woken; /* a thread has written wake_fd for this chain */
     struct crew *crew;
 };
-
-int64_t loop_now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* ---- events ---- */
 
@@ -125,7 +118,7 @@ void loop_timer_cancel(struct loop *loop, struct timer *timer)
 void loop_timer(struct loop *loop, struct timer *timer, int64_t ms)
 {
     loop_timer_cancel(loop, timer);
-    timer->at_ms = loop_now_ms() + ms;
+    timer->at_ms = clock_ms() + ms;
     timer->armed = true;
     struct timer **at = &loop->timers;
     while (*at && (*at)->at_ms <= timer->at_ms)
@@ -138,7 +131,7 @@ void loop_timer(struct loop *loop, struct timer *timer, int64_t ms)
 static int run_timers(struct loop *loop)
 {
     while (loop->timers) {
-        int64_t left = loop->timers->at_ms - loop_now_ms();
+        int64_t left = loop->timers->at_ms - clock_ms();
         if (left > 0)
             return left < 1000000 ? (int)left : 1000000;
         struct timer *timer = loop->timers;

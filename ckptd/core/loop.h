@@ -71,7 +71,6 @@ void crew_lane(struct crew *crew, struct lane *out, uint32_t limit);
 void crew_work_in(struct crew *crew, struct lane *lane, struct job *job); /* any thread */
 /* The party does not answer: all parties marked so use at most half of the workers. */
 void crew_set_away(struct crew *crew, struct lane *lane, bool is_away);
-int64_t loop_now_ms(void); /* monotonic */
 /* No event is queued, no job is queued or running. Call it only from a timer: events of the current
  * chain do not count. */
 bool loop_is_idle(struct loop *loop);

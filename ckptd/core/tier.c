@@ -37,6 +37,7 @@
 #include "ckptd/core/directory.h"
 #include "ckptd/core/service.h"
 #include "ckptd/core/store_identity.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/wire/rpc.h"
 #include "storage/bucket/options.h"
@@ -225,9 +226,8 @@ static void work_reach(struct job *job)
 
 static bool await_first(struct reach *reach)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += FIRST_S;
+    const struct timespec until =
+        clock_after_ns(CLOCK_MONOTONIC, (uint64_t)FIRST_S * CLOCK_SECOND_NS);
     pthread_mutex_lock(&reach->mutex);
     for (int error = 0; !reach->has_tried && error == 0;)
         error = pthread_cond_clockwait(&reach->tried, &reach->mutex, CLOCK_MONOTONIC, &until);
@@ -249,7 +249,7 @@ static int try_first(struct reach *reach)
     if (fault.code == 0 || is_final(&reach->where, fault.code))
         return fault_raise(&fault);
     snprintf(far->offline, sizeof far->offline, "%s", fault.message);
-    far->silent_since_ms = loop_now_ms();
+    far->silent_since_ms = clock_ms();
     log_error("tier", "the far tier %s is not reached, and asked again: %s",
               reach->service->config->tier_store, fault.message);
     return 0;

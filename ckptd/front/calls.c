@@ -41,6 +41,7 @@
 #include "ckptd/status/health.h"
 #include "ckptd/status/status.h"
 #include "proto/base/checksum.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
@@ -196,11 +197,11 @@ static bool is_news(struct service *service, const char *method, const char *who
     for (uint32_t i = 0; i < SERVICE_ASKED_MAX; i++) {
         struct asked *asked = &service->asked[i];
         if (asked->hash == hash && asked->logged_ms != 0 &&
-            loop_now_ms() - asked->logged_ms < ASKED_AGAIN_MS)
+            clock_ms() - asked->logged_ms < ASKED_AGAIN_MS)
             return false;
         oldest = asked->logged_ms < oldest->logged_ms ? asked : oldest;
     }
-    *oldest = (struct asked){hash, loop_now_ms()};
+    *oldest = (struct asked){hash, clock_ms()};
     return true;
 }
 

@@ -58,6 +58,7 @@
 #include "ckptd/tiers/majority.h"
 #include "ckptd/tiers/replicate.h"
 #include "ckptd/tiers/wait_durability.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
@@ -280,7 +281,7 @@ static bool is_quiet(const struct service *service)
 /* An idle rank looks like one that computes its last step, so the time is short. */
 static bool awaits_last_saves(const struct service *service)
 {
-    return loop_now_ms() < service->last_saves_until_ms && !service->offline[0] &&
+    return clock_ms() < service->last_saves_until_ms && !service->offline[0] &&
            session_any_rank(service);
 }
 
@@ -308,7 +309,7 @@ static void drain_again(struct timer *timer)
         loop_stop(service->loop);
         return;
     }
-    if (loop_now_ms() >= service->drain_until_ms) {
+    if (clock_ms() >= service->drain_until_ms) {
         for (struct run *run = service->catalog->runs; run; run = run->next) {
             struct commit_actions actions = {0};
             commit_abort_all(&run->coordinator->machine, &actions, "ckptd was told to end");
@@ -334,8 +335,8 @@ static void drain(struct event *event)
     service->draining = service->takes_last_saves = true;
     history_hurry(service);
     throttle_queue_hurry(service);
-    service->drain_until_ms = loop_now_ms() + drain_ms;
-    service->last_saves_until_ms = loop_now_ms() + last_ms;
+    service->drain_until_ms = clock_ms() + drain_ms;
+    service->last_saves_until_ms = clock_ms() + last_ms;
     service->drain_timer.run = drain_again;
     rpc_server_set_serving(service->rpc, false);
     loop_timer(service->loop, &service->drain_timer, 0);

@@ -44,6 +44,7 @@
 #include "ckptd/machines/commit.h"
 #include "ckptd/memory/resident.h"
 #include "ckptd/scrub/scrub.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/base/toml.h"
 #include "proto/format/manifest.h"
@@ -231,7 +232,7 @@ static void enter_catalog(struct admission *admission)
     CHECK(catalog_enter(admission->checkpoint, summary));
     admission->checkpoint = NULL;
     scrub_brought(run, summary);
-    ledger_note(&admission->service->ledger, loop_now_ms(), (int64_t)summary->bytes);
+    ledger_note(&admission->service->ledger, clock_ms(), (int64_t)summary->bytes);
     history_note(run, &(struct history_event){.name = "adopt",
                                               .step = summary->step,
                                               .attempt = summary->attempt,

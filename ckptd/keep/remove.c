@@ -27,6 +27,7 @@
 #include "ckptd/memory/resident.h"
 #include "ckptd/memory/session.h"
 #include "ckptd/refresh/refresh.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/base/toml.h"
 #include "proto/format/flaw.h"
@@ -188,7 +189,7 @@ static void removed(struct event *event)
     trash_sweep_soon(removal->service, TIER_LOCAL);
     trash_sweep_soon(removal->service, TIER_FAR);
     if (removal->fault.code == 0) {
-        ledger_note(&removal->service->ledger, loop_now_ms(), -(int64_t)removal->reply.bytes);
+        ledger_note(&removal->service->ledger, clock_ms(), -(int64_t)removal->reply.bytes);
         log_info("remove", "%s is removed: %llu checkpoints, %llu bytes%s", removal->prefix,
                  (unsigned long long)removal->reply.checkpoints,
                  (unsigned long long)removal->reply.bytes,

@@ -14,6 +14,7 @@
  *
  * Limit: one plan at a time per run (ERR_BUSY). retain_rules.c decides when which rules apply. */
 #include "proto/format/retain.h"
+
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/history.h"
@@ -29,6 +30,7 @@
 #include "ckptd/restore/held.h"
 #include "ckptd/tiers/queue.h"
 #include "ckptd/tiers/replicate.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 #include "proto/format/shard.h"
@@ -196,7 +198,7 @@ static void removed(struct event *event)
     if (count > 0 && pruning->tier == TIER_FAR)
         refresh_changed(pruning->service);
     if (count > 0 && pruning->tier == TIER_LOCAL)
-        ledger_note(&pruning->service->ledger, loop_now_ms(), -(int64_t)bytes);
+        ledger_note(&pruning->service->ledger, clock_ms(), -(int64_t)bytes);
     if (count > 0 && pruning->trash > 0)
         trash_sweep_soon(pruning->service, pruning->tier);
     log_debug("retain", "run %s: removed %u of %u checkpoints, %llu bytes", pruning->run->name,

@@ -24,13 +24,13 @@
 #include "ckptd/core/policy.h"
 #include "ckptd/core/service.h"
 #include "proto/base/array.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define TRASH_SWEEP_MS 60000
 #define FAR_SWEEP_MS 600000 /* each sweep costs two requests per run */
@@ -77,13 +77,6 @@ static struct trash *trash_of(const struct service *service, enum tier_index tie
 static struct storage *storage_of(const struct sweep *sweep)
 {
     return sweep->service->tiers[sweep->tier].storage;
-}
-
-static int64_t wall_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 /* ---- a sweep, on a worker ---- */
@@ -205,7 +198,7 @@ static void swept(struct event *event)
 /* Detects a jump: the wall clock gains on the monotonic one. */
 static void follow_clock(struct trash *trash)
 {
-    int64_t ahead = wall_ms() - loop_now_ms();
+    int64_t ahead = clock_wall_ms() - clock_ms();
     if (ahead - trash->clock_ms > JUMP_MS)
         trash->jumped_ms += ahead - trash->clock_ms;
     trash->clock_ms = ahead;
@@ -226,7 +219,7 @@ static void start_sweep(struct trash *trash)
     *sweep = (struct sweep){.service = service,
                             .runs = runs,
                             .tier = trash->tier,
-                            .now = (uint64_t)((wall_ms() - trash->jumped_ms) / 1000),
+                            .now = (uint64_t)((clock_wall_ms() - trash->jumped_ms) / 1000),
                             .wanted_files = trash->wanted_files,
                             .wanted_bytes = trash->wanted_bytes};
     for (const struct run *run = service->catalog->runs; run; run = run->next) {
@@ -312,7 +305,7 @@ static int open_one(struct trash **out, struct service *service, enum tier_index
     trash->tier = tier;
     trash->must_note = true;
     trash->timer.run = sweep_now;
-    trash->clock_ms = wall_ms() - loop_now_ms();
+    trash->clock_ms = clock_wall_ms() - clock_ms();
     loop_timer(service->loop, &trash->timer, ms);
     return 0;
 }

@@ -23,6 +23,7 @@
 #include "ckptd/keep/trash.h"
 #include "ckptd/refresh/refresh.h"
 #include "proto/base/array.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/format/flaw.h"
 #include "proto/format/manifest.h"
@@ -191,7 +192,7 @@ static void note_taken(struct undeleting *undeleting, struct found *found)
     if (error != 0) /* a refresh of the store finds it */
         fault_take(&found->fault, error);
     if (found->tier == TIER_LOCAL)
-        ledger_note(&run->service->ledger, loop_now_ms(), (int64_t)found->at.bytes);
+        ledger_note(&run->service->ledger, clock_ms(), (int64_t)found->at.bytes);
     history_note(run,
                  &(struct history_event){.name = "undelete",
                                          .step = found->at.step,
@@ -330,7 +331,7 @@ static void begin_undelete(struct timer *timer)
         error = check_run(undeleting->run);
     if (error == 0)
         error = trash_begin(service);
-    if (error == ERR_BUSY && loop_now_ms() < undeleting->until_ms) {
+    if (error == ERR_BUSY && clock_ms() < undeleting->until_ms) {
         service->trash->num_waiting++;
         loop_timer(service->loop, timer, BUSY_MS);
         return;
@@ -354,7 +355,7 @@ void undelete_call(struct service *service, struct rpc_call *call,
     undeleting->service = service;
     undeleting->call = call;
     undeleting->request = request;
-    undeleting->until_ms = loop_now_ms() + BUSY_WAIT_MS;
+    undeleting->until_ms = clock_ms() + BUSY_WAIT_MS;
     undeleting->timer.run = begin_undelete;
     service->trash->num_waiting++;
     begin_undelete(&undeleting->timer);

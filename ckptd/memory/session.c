@@ -18,6 +18,7 @@
 #include "ckptd/memory/image.h"
 #include "ckptd/memory/pool.h"
 #include "ckptd/memory/renew.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/wire/arena.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -53,7 +54,7 @@ int session_find(struct session **out, struct service *service, uint64_t token)
     if (token == 0 || session->token != token)
         return report_error(ERR_NOT_FOUND, "describe the tensors again",
                             "the session is not known; ckptd may have restarted");
-    session->spoke_ms = loop_now_ms();
+    session->spoke_ms = clock_ms();
     *out = session;
     return 0;
 }
@@ -141,7 +142,7 @@ void session_drain(struct session *session)
             return;
         }
         if (any) {
-            session->spoke_ms = loop_now_ms();
+            session->spoke_ms = clock_ms();
             events_of(session->service)->announced(session, &entry);
         }
     }
@@ -203,7 +204,7 @@ struct session_ranks session_ranks_of(const struct run *run)
         if (session->token == 0 || !session->is_rank || session->run != run)
             continue;
         int64_t phase = phase_ms(session);
-        int64_t silent = loop_now_ms() - (phase > session->spoke_ms ? phase : session->spoke_ms);
+        int64_t silent = clock_ms() - (phase > session->spoke_ms ? phase : session->spoke_ms);
         out.count++;
         if (phase != 0 && silent > out.silent_ms) {
             out.silent = session->rank;
@@ -231,7 +232,7 @@ uint32_t session_num_alive(const struct run *run, int64_t since_ms)
 uint32_t session_ask(const struct run *run, uint32_t asked, uint32_t grace_s)
 {
     const struct service *service = run->service;
-    uint32_t count = 0, until_s = grace_s != 0 ? (uint32_t)(loop_now_ms() / 1000) + grace_s : 0;
+    uint32_t count = 0, until_s = grace_s != 0 ? (uint32_t)(clock_ms() / 1000) + grace_s : 0;
     for (int64_t i = 0; i < service->config->limit_sessions; i++) {
         const struct session *session = &service->sessions->rows[i];
         if (session->token == 0 || session->run != run || !session->control)
@@ -411,7 +412,7 @@ static void note_lost(const struct session *session, const char *doing)
     if (run->lost.attempt == attempt) /* others of it go with the first */
         return;
     run->lost.attempt = attempt;
-    run->lost.at_ms = loop_now_ms();
+    run->lost.at_ms = clock_ms();
     int length = snprintf(by, sizeof by, "rank %u", session->rank);
     snprintf(run->lost.text, sizeof run->lost.text, "%s of attempt %llu: %s", by, attempt, doing);
     history_note(run, &(struct history_event){.name = "lost",

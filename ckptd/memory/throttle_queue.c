@@ -24,6 +24,7 @@
 #include "ckptd/machines/throttle.h"
 #include "ckptd/memory/image.h"
 #include "ckptd/memory/session.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include <stdlib.h>
 
@@ -112,7 +113,7 @@ static void start_due(struct service *service)
 {
     struct throttle_queue *gate = service->throttle_queue;
     while (gate->first) {
-        int64_t wait_ms, now_ms = loop_now_ms();
+        int64_t wait_ms, now_ms = clock_ms();
         struct throttle_moment moment = {now_ms, is_busy(service, now_ms), gate->in_flight};
         if (throttle_ask(&gate->pace, &moment, bytes_of(gate->first), gate->first->stamp,
                          &wait_ms) != THROTTLE_GO) {
@@ -149,7 +150,7 @@ static void take_out_all(struct service *service, const struct image *image)
             continue;
         }
         struct chunk *chunk = take_out(gate, at, before);
-        throttle_leave(&gate->pace, loop_now_ms());
+        throttle_leave(&gate->pace, clock_ms());
         if (!image)
             start_chunk(gate, chunk);
     }
@@ -176,7 +177,7 @@ void throttle_queue_start_chunk(struct image *image, uint32_t index)
         image_start_chunk(image, index);
         return;
     }
-    chunk->stamp = throttle_enter(&gate->pace, loop_now_ms());
+    chunk->stamp = throttle_enter(&gate->pace, clock_ms());
     chunk->next_held = NULL;
     if (gate->first)
         gate->last->next_held = chunk;

@@ -2,6 +2,7 @@
 #include "ckptd/peers/handles.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <pthread.h>
@@ -75,7 +76,7 @@ int handles_new(struct handles *handles, struct handle **out, const struct princ
     handle->client = client;
     handle->is_node = who->role == ROLE_NODE;
     handle->busy = 1;
-    handle->used_ms = loop_now_ms();
+    handle->used_ms = clock_ms();
     pthread_mutex_lock(&handles->mutex);
     bool has_room = has_room_for(handles, handle);
     if (has_room) {
@@ -112,7 +113,7 @@ int handles_use(struct handles *handles, struct handle **out, const char *who, u
 void handles_used(struct handles *handles, struct handle *handle)
 {
     pthread_mutex_lock(&handles->mutex);
-    int64_t now = loop_now_ms();
+    int64_t now = clock_ms();
     handle->busy--;
     for (struct handle *at = handles->first; at; at = at->next)
         if (at->client == handle->client && strcmp(at->who, handle->who) == 0)
@@ -136,7 +137,7 @@ int handles_take(struct handles *handles, struct handle **out, const char *who, 
 struct handle *handles_take_silent(struct handles *handles, int64_t silent_ms)
 {
     struct handle *silent = NULL;
-    int64_t now = loop_now_ms();
+    int64_t now = clock_ms();
     pthread_mutex_lock(&handles->mutex);
     for (struct handle **at = &handles->first; *at;) {
         if ((*at)->busy > 0 || now - (*at)->used_ms < silent_ms) {

@@ -28,6 +28,7 @@
 #include "ckptd/peers/peer_call.h"
 #include "ckptd/save/publish.h"
 #include "ckptd/save/save.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/format/mark.h"
 #include "proto/format/places.h"
@@ -287,7 +288,7 @@ static void place_manifest(struct save *save, const Holdfast__V1__ReportPartRepl
                        participating_placed(&save->part, false, save->manifest_tier != TIER_LOCAL));
         return;
     }
-    save->durable_ms = save->named_ms = loop_now_ms();
+    save->durable_ms = save->named_ms = clock_ms();
     save->job = (struct job){.work = work_place, .done.run = placed};
     loop_work(save->service->loop, &save->job);
 }

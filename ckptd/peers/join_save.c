@@ -30,6 +30,7 @@
 #include "ckptd/peers/peer_call.h"
 #include "ckptd/peers/recover_parts.h"
 #include "ckptd/save/save.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <stdio.h>
@@ -305,7 +306,7 @@ void join_attempt(struct run *run)
     if (!follow || !group)
         return;
     const struct joining_facts facts = {.awaits_plan = awaits_plan(group),
-                                        .now_ms = loop_now_ms(),
+                                        .now_ms = clock_ms(),
                                         .every_ms = run->service->config->nodes_silent_ms / 4,
                                         .is_described = is_described,
                                         .is_connected = is_connected,
@@ -533,7 +534,7 @@ static enum participating_entry decide_entry(const struct run *run, const struct
                  : tier == NUM_TIERS                                   ? PARTICIPATING_A_STRANGERS
                                                                        : PARTICIPATING_A_PEERS,
         .has_saves = coordinator->saves != NULL,
-        .has_waited = loop_now_ms() - arrival->came_ms > PARTS_WAIT_MS});
+        .has_waited = clock_ms() - arrival->came_ms > PARTS_WAIT_MS});
 }
 
 static int follow_attempt(struct arrival *arrival, struct run *run)
@@ -619,7 +620,7 @@ void join_describe(struct service *service, struct rpc_call *call,
         .call = call,
         .request = request,
         .timer.run = settle_again,
-        .came_ms = loop_now_ms()};
+        .came_ms = clock_ms()};
     for (uint32_t i = 0; i < service->config->members.count; i++)
         if (!service->tiers[TIER_PEER + i].offline[0] && !service->tiers[TIER_PEER + i].is_unknown)
             node_set_add(&arrival->answering, i);

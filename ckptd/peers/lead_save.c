@@ -23,6 +23,7 @@
 #include "ckptd/save/enter.h"
 #include "ckptd/save/outcomes.h"
 #include "ckptd/save/save.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
@@ -58,7 +59,7 @@ static void note_fault(struct save *save, int error)
 
 static bool is_silent(const struct save *save, int64_t heard_ms)
 {
-    return loop_now_ms() - heard_ms > save->service->config->nodes_silent_ms;
+    return clock_ms() - heard_ms > save->service->config->nodes_silent_ms;
 }
 
 static struct coordinating_rank rank_of(const void *user, uint32_t rank)
@@ -202,7 +203,7 @@ static void note_present(struct run *run, const Holdfast__V1__JoinRequest *reque
     for (size_t i = 0; group && i < request->n_present; i++) {
         uint32_t rank = request->present[i];
         if (rank < group->world_size && group->ranks[rank].node == node)
-            group->ranks[rank].present_ms = loop_now_ms();
+            group->ranks[rank].present_ms = clock_ms();
     }
 }
 
@@ -318,7 +319,7 @@ static void take_part(struct save *save, struct commit_actions *actions,
     if (error != 0)
         return;
     if (part->state >= HOLDFAST__V1__PART_STATE__PART_ENDED) {
-        save->ended_ms = loop_now_ms();
+        save->ended_ms = clock_ms();
         save_answer_accepted(save);
     }
     save_part_written(save, part->rank, is_durable ? UINT64_MAX : part->written);
@@ -464,7 +465,7 @@ void lead_save_report(struct service *service, struct rpc_call *call,
                                                .has_missed = request->missed};
     for (size_t i = 0; save && i < request->n_parts; i++) {
         actions.count = 0;
-        save->remote[request->parts[i]->rank].heard_ms = loop_now_ms();
+        save->remote[request->parts[i]->rank].heard_ms = clock_ms();
         take_part(save, &actions, request->parts[i], node);
         run_perform(run, &actions);
         save = find_save(run, request);

@@ -12,6 +12,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/core/tier.h"
 #include "ckptd/peers/peer_call.h"
+#include "proto/base/clock.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -21,7 +22,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define ASK_MS 2000u
 #define FRESH_MS 1000
@@ -70,23 +70,16 @@ int peer_status_read(json_t **out, const char *text)
     return report_error(ERR_MEMORY, NULL, "no memory for a node's status");
 }
 
-static double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 /* The connection is open by now, and the answer costs the other node nothing. */
 static int measure_rtt(double *out, struct rpc_client *client)
 {
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
     ProtobufCMessage *reply = NULL;
     request.protocol = RPC_PROTOCOL;
-    double begin = now_seconds();
+    double begin = clock_seconds();
     ERR_TRY(rpc_client_call(client, "/holdfast.v1.Checkpoint/Hello", &request.base,
                             &holdfast__v1__hello_reply__descriptor, &reply, ASK_MS));
-    *out = now_seconds() - begin;
+    *out = clock_seconds() - begin;
     protobuf_c_message_free_unpacked(reply, NULL);
     return 0;
 }
@@ -122,7 +115,7 @@ static void status_received(struct event *event)
         return;
     json_decref(telling->said);
     telling->said = telling->answer;
-    telling->said_ms = loop_now_ms();
+    telling->said_ms = clock_ms();
     telling->rtt_seconds = telling->answer_seconds;
     telling->answer = NULL;
 }
@@ -140,7 +133,7 @@ void peer_status_ask(struct service *service, uint32_t peer)
 void peer_status_refresh(struct service *service)
 {
     for (uint32_t i = 0; service->peer_status && i < service->config->members.count; i++)
-        if (loop_now_ms() - service->peer_status->peers[i].said_ms >= FRESH_MS)
+        if (clock_ms() - service->peer_status->peers[i].said_ms >= FRESH_MS)
             peer_status_ask(service, i);
 }
 
@@ -150,7 +143,7 @@ json_t *peer_status_describe(const struct service *service, uint32_t peer)
     if (!telling->said)
         return json_null();
     json_t *text = json_copy(telling->said);
-    double seconds = (double)(loop_now_ms() - telling->said_ms) / 1000.0;
+    double seconds = (double)(clock_ms() - telling->said_ms) / 1000.0;
     json_object_set_new(text, "seconds_ago", json_real(seconds));
     if (service->tiers[TIER_PEER + peer].silent_since_ms != 0) /* its figures are outdated */
         json_object_del(text, "alarms");

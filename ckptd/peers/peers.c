@@ -11,6 +11,7 @@
 #include "ckptd/peers/replica.h"
 #include "ckptd/tiers/queue.h"
 #include "ckptd/tiers/replicate.h"
+#include "proto/base/clock.h"
 #include "proto/format/retain.h"
 
 #include <jansson.h>
@@ -20,7 +21,7 @@ static json_t *describe_peer(const struct service *service, uint32_t index)
     const struct member *peer = &service->config->members.peers[index];
     json_t *text = replicate_describe(service, (enum tier_index)(TIER_PEER + index));
     const struct tier *tier = &service->tiers[TIER_PEER + index];
-    json_int_t silent_ms = tier->silent_since_ms ? loop_now_ms() - tier->silent_since_ms : 0;
+    json_int_t silent_ms = tier->silent_since_ms ? clock_ms() - tier->silent_since_ms : 0;
     json_object_set_new(text, "name", json_string(peer->name));
     json_object_set_new(text, "domain", json_string(peer->domain));
     json_object_set_new(text, "address", json_string(peer->address));

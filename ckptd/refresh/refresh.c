@@ -13,6 +13,7 @@
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
 #include "ckptd/refresh/refresh_private.h"
+#include "proto/base/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,7 +136,7 @@ static void repeat(struct refresh *refresh)
 static void note_silence(struct service *service, enum tier_index at, bool answers)
 {
     struct tier *tier = &service->tiers[at];
-    int64_t now = loop_now_ms();
+    int64_t now = clock_ms();
     bool was_lost = tier->is_lost;
     tier_note_answer(service, at, answers);
     if (answers)
@@ -184,7 +185,7 @@ static void scan_ended(struct event *event)
         log_debug("catalog", "a look at the store came to nothing: %s", fault.message);
     if (!is_old && fault.code == 0) {
         scan_apply(scan);
-        refresh->scanned_ms = loop_now_ms();
+        refresh->scanned_ms = clock_ms();
     }
     refresh->now = NULL;
     scan_free(scan);
@@ -294,8 +295,7 @@ static uint32_t find_old(enum tier_index out[NUM_TIERS], const struct service *s
     out[count++] = TIER_LOCAL;
     for (enum tier_index tier = TIER_PEER; tier < NUM_TIERS; tier++) {
         const struct refresh *refresh = service->refreshes[tier];
-        if (refresh &&
-            (refresh->scanned_ms == 0 || loop_now_ms() - refresh->scanned_ms > max_age_ms))
+        if (refresh && (refresh->scanned_ms == 0 || clock_ms() - refresh->scanned_ms > max_age_ms))
             out[count++] = tier;
     }
     return count;

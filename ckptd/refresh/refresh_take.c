@@ -14,6 +14,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/memory/resident.h"
 #include "ckptd/refresh/refresh_private.h"
+#include "proto/base/clock.h"
 #include "proto/format/retain.h"
 
 #include <inttypes.h>
@@ -57,7 +58,7 @@ static void note_newcomer(struct run *run, const struct scan_step *step)
 {
     uint64_t bytes = step->news->summary.bytes;
     note_newest(run, step->attempt);
-    ledger_note(&run->service->ledger, loop_now_ms(), (int64_t)bytes);
+    ledger_note(&run->service->ledger, clock_ms(), (int64_t)bytes);
     run->service->refreshes[TIER_LOCAL]->added++;
     note_in_history(run, "found", step);
     log_info("catalog",

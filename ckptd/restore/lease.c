@@ -16,6 +16,7 @@
 #include "ckptd/restore/loads.h"
 #include "ckptd/restore/pump.h"
 #include "ckptd/restore/together.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
@@ -212,7 +213,7 @@ int load_new(struct load **out, struct session *session, struct checkpoint *chec
                             (long long)service->config->limit_sessions);
     *load = (struct load){.service = service,
                           .checkpoint = checkpoint,
-                          .opened_ms = loop_now_ms(),
+                          .opened_ms = clock_ms(),
                           .timer.run = lease_expired};
     int error = note_plan(load, items, num_items, slices);
     if (error != 0) {
@@ -261,7 +262,7 @@ void restore_close_load(struct service *service, struct rpc_call *call,
     if (error != 0)
         rpc_call_fail(call, error);
     if (is_known && error != ERR_BUSY) {
-        int64_t took_ms = loop_now_ms() - load->opened_ms;
+        int64_t took_ms = clock_ms() - load->opened_ms;
         histogram_add(&service->loads->seconds, took_ms);
         histogram_add(&load->checkpoint->run->load_seconds, took_ms);
         load_end(load);

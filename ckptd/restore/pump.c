@@ -23,6 +23,7 @@
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/loads.h"
 #include "proto/base/checksum.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/format/shard.h"
 #include "storage/storage.h"
@@ -210,7 +211,7 @@ static void end_pass(struct image *image, bool is_done)
     struct service *service = image->service;
     log_debug("restore", "run %s, step %llu: shard %u read in %lld ms, %u of %u chunks are missing",
               checkpoint->run->name, (unsigned long long)checkpoint->summary.step, image->shard,
-              (long long)(loop_now_ms() - image->pass_begun_ms), image->reading.num_missing,
+              (long long)(clock_ms() - image->pass_begun_ms), image->reading.num_missing,
               image->num_chunks);
     image->readers--;
     if (is_done)
@@ -269,7 +270,7 @@ void pump_begin(struct image *image)
     image->tier = catalog_shard_source(checkpoint, image->shard);
     image->is_from_elsewhere |= image->tier != TIER_LOCAL;
     image->pass = PASS_READ;
-    image->pass_begun_ms = loop_now_ms();
+    image->pass_begun_ms = clock_ms();
     image->readers++;
     catalog_lease(checkpoint);
     image->advance = chunk_advanced;

@@ -30,6 +30,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/memory/session.h"
 #include "ckptd/restore/loads.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <stdlib.h>
@@ -208,8 +209,7 @@ int together_loaded(const struct together_member *member)
     const struct checkpoint *checkpoint = checkpoint_of(member->run, member->loads);
     if (!together)
         return report_error(ERR_NOT_FOUND, "load again", "the ranks' load together is over");
-    switch (
-        together_has(together, member->rank, member->loads, fate_of(checkpoint), loop_now_ms())) {
+    switch (together_has(together, member->rank, member->loads, fate_of(checkpoint), clock_ms())) {
     case TOGETHER_AGREED:
         return 0;
     case TOGETHER_WAIT:

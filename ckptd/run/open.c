@@ -30,6 +30,7 @@
 #include "ckptd/refresh/refresh.h"
 #include "ckptd/save/save.h"
 #include "ckptd/tiers/majority.h"
+#include "proto/base/clock.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -157,7 +158,7 @@ static void tell_full(Holdfast__V1__OpenAttemptReply *reply, const struct run *r
     char text[LEDGER_TEXT_BYTES];
     struct report_text kept;
     struct storage_space space;
-    int64_t now = loop_now_ms();
+    int64_t now = clock_ms();
     report_keep(&kept);
     if (storage_space(run->service->storage, &space) == 0) {
         ledger_say_hours(text, ledger, &space, now);
@@ -230,7 +231,7 @@ void open_done(struct run *run, const struct commit_action *action)
         snprintf(step, sizeof step, "step %llu", (unsigned long long)newest->summary.step);
     log_info("session", "run %s: attempt %llu of %u ranks is open; newest checkpoint: %s",
              run->name, (unsigned long long)number, attempt->world_size, step);
-    run->coordinator->holder.opened_ms = loop_now_ms();
+    run->coordinator->holder.opened_ms = clock_ms();
     remote_lease_opened(run);
     reply_opened(run, number);
     run->coordinator->opening.call = NULL;
@@ -295,7 +296,7 @@ static bool is_same_launcher(const struct run *run, struct rpc_call *call,
 static enum takeover decide_takeover(const struct run *run, const struct newcomer *newcomer)
 {
     const struct config *config = run->service->config;
-    int64_t now = loop_now_ms();
+    int64_t now = clock_ms();
     struct takeover_facts facts = {
         .is_forced = newcomer->request->take_over,
         .is_same_launcher = is_same_launcher(run, newcomer->call, newcomer->request),
@@ -371,7 +372,7 @@ static bool awaits_parts(struct run *run, const struct newcomer *newcomer)
     bool any = false;
     for (const struct save *save = run->coordinator->saves; save; save = save->next)
         any |= save->is_part;
-    if (any && loop_now_ms() - newcomer->came_ms > PARTS_WAIT_MS)
+    if (any && clock_ms() - newcomer->came_ms > PARTS_WAIT_MS)
         run->service->hooks->leave(run);
     return any;
 }
@@ -439,7 +440,7 @@ static void check_holder(struct newcomer *newcomer)
 /* Time in which the far tier must have answered. */
 static int64_t time_left(const struct newcomer *newcomer)
 {
-    int64_t left = newcomer->service->config->tier_wait_ms - (loop_now_ms() - newcomer->came_ms);
+    int64_t left = newcomer->service->config->tier_wait_ms - (clock_ms() - newcomer->came_ms);
     return left > 1 ? left : 1;
 }
 
@@ -460,7 +461,7 @@ static bool may_go_alone(const struct newcomer *newcomer)
     if (run_find(&run, service, newcomer->request->run, false) == 0 && run->coordinator->is_forced)
         return true;
     return attempt_needs_far(service) &&
-           loop_now_ms() - newcomer->came_ms >= service->config->nodes_wait_ms;
+           clock_ms() - newcomer->came_ms >= service->config->nodes_wait_ms;
 }
 
 /* Most of the nodes have answered, or the start must not go on: see majority.c. */
@@ -471,12 +472,12 @@ static void asked_nodes(struct majority_waiter *waiter)
     const struct config *config = service->config;
     newcomer->is_alone = waiter->fault.code == ERR_UNAVAILABLE && may_go_alone(newcomer);
     if (waiter->fault.code == 0 || newcomer->is_alone) {
-        newcomer->came_ms = loop_now_ms(); /* the wait for the run begins now */
+        newcomer->came_ms = clock_ms(); /* the wait for the run begins now */
         check_holder(newcomer);
         return;
     }
     if (!service->is_closing && !service->draining &&
-        loop_now_ms() - newcomer->came_ms < config->nodes_wait_ms) {
+        clock_ms() - newcomer->came_ms < config->nodes_wait_ms) {
         park_start(newcomer, ask_nodes_again, config->tier_retry_ms);
         return;
     }
@@ -525,7 +526,7 @@ static void lease_queried(struct remote_lease_query *query)
 {
     struct newcomer *newcomer = CONTAINER_OF(query, struct newcomer, lease);
     struct tenure_start *tenure = &newcomer->tenure;
-    int64_t now = loop_now_ms();
+    int64_t now = clock_ms();
     newcomer->watched_since_ms = tenure->watched != 0 ? newcomer->watched_since_ms : now;
     tenure->seen = query->found.seen;
     tenure->is_unknown = query->fault.code != 0;
@@ -559,7 +560,7 @@ static void ask_lease(struct newcomer *newcomer)
         remote_lease_read(&newcomer->lease);
         return;
     }
-    newcomer->came_ms = loop_now_ms();
+    newcomer->came_ms = clock_ms();
     ask_nodes(newcomer);
 }
 
@@ -585,7 +586,7 @@ static void far_refreshed(struct refresh_waiter *waiter)
         return;
     }
     if (!service->is_closing && !service->draining &&
-        loop_now_ms() - newcomer->came_ms < service->config->tier_wait_ms) {
+        clock_ms() - newcomer->came_ms < service->config->tier_wait_ms) {
         park_start(newcomer, refresh_far_again, service->config->tier_retry_ms);
         return;
     }
@@ -605,7 +606,7 @@ void attempt_open(struct service *service, struct rpc_call *call,
         return;
     }
     *newcomer = (struct newcomer){
-        .service = service, .call = call, .request = request, .came_ms = loop_now_ms()};
+        .service = service, .call = call, .request = request, .came_ms = clock_ms()};
     newcomer->refreshed.go_on = far_refreshed;
     if (tier_has_far(service))
         refresh_tier(service, TIER_FAR, &newcomer->refreshed, time_left(newcomer));

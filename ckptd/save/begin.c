@@ -41,6 +41,7 @@
 #include "ckptd/memory/stage.h"
 #include "ckptd/save/enter.h"
 #include "ckptd/save/save.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
@@ -117,7 +118,7 @@ static int clean_image(struct beginning *beginning, struct image *image)
 static uint32_t asked_within_s(const struct session *session)
 {
     int64_t until_s = session->control ? arena_asked_until_s(session->control) : 0;
-    int64_t left_s = until_s - loop_now_ms() / 1000;
+    int64_t left_s = until_s - clock_ms() / 1000;
     return until_s == 0 ? 0 : (uint32_t)(left_s > 1 ? left_s : 1);
 }
 
@@ -367,7 +368,7 @@ static void park_call(struct beginning *beginning)
     *at = beginning;
     service->num_last_waiting += waits_last(beginning);
     beginning->timer.run = wait_is_over;
-    loop_timer(service->loop, &beginning->timer, beginning->until_ms - loop_now_ms());
+    loop_timer(service->loop, &beginning->timer, beginning->until_ms - clock_ms());
 }
 
 /* One step: the call is answered and freed, parked, or passed to a worker. */
@@ -388,9 +389,9 @@ static void advance_call(struct beginning *beginning)
         return;
     if (error == AWAITS_ROOM && !beginning->awaits_room) {
         beginning->awaits_room = true;
-        beginning->until_ms = loop_now_ms() + ROOM_WAIT_MS;
+        beginning->until_ms = clock_ms() + ROOM_WAIT_MS;
     }
-    if (error == AWAITS_ROOM || (error == ERR_BUSY && loop_now_ms() < beginning->until_ms)) {
+    if (error == AWAITS_ROOM || (error == ERR_BUSY && clock_ms() < beginning->until_ms)) {
         say_waiting(beginning, session);
         park_call(beginning);
         return;
@@ -427,7 +428,7 @@ void save_begin(struct service *service, struct rpc_call *call,
     int64_t wait_ms =
         request->busy_ms < SERVICE_WAIT_MS_MAX ? (int64_t)request->busy_ms : SERVICE_WAIT_MS_MAX;
     *beginning = (struct beginning){
-        .service = service, .call = call, .request = request, .until_ms = loop_now_ms() + wait_ms};
+        .service = service, .call = call, .request = request, .until_ms = clock_ms() + wait_ms};
     if (session_find(&session, service, request->session) == 0)
         beginning->number = ++session->num_begins;
     if (former) {

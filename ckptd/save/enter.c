@@ -20,6 +20,7 @@
 #include "ckptd/memory/stage.h"
 #include "ckptd/save/outcomes.h"
 #include "ckptd/save/save.h"
+#include "proto/base/clock.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
@@ -99,7 +100,7 @@ int enter_new(struct save **out, struct run *run, uint64_t step, bool may_wait)
     save->remote = remote;
     save->checkpoint = checkpoint;
     save->world_size = run->coordinator->machine.world_size;
-    save->begun_ms = save->ended_ms = loop_now_ms();
+    save->begun_ms = save->ended_ms = clock_ms();
     shard_dir_key(save->dir, sizeof save->dir, run->name, step, save->attempt);
     error = promise_space(save, may_wait);
     if (error != 0) {
@@ -219,7 +220,7 @@ static void take_ended(struct run *run, const Holdfast__V1__BeginPartRequest *re
             struct commit_actions actions = {0};
             if (save->is_part || strcmp(save->nonce, request->ended[i]) != 0)
                 continue;
-            save->ended_ms = loop_now_ms();
+            save->ended_ms = clock_ms();
             commit_ended(&run->coordinator->machine, &actions, save->id, request->rank);
             save_answer_accepted(save);
         }
@@ -245,7 +246,7 @@ static int begin_remote(struct run *run, const Holdfast__V1__BeginPartRequest *r
     enter_leave(run, request->rank, request->step);
     ERR_TRY(enter_save(&save, &actions, run, &rank, false));
     save->remote[request->rank].asked = request->asked;
-    save->remote[request->rank].heard_ms = loop_now_ms();
+    save->remote[request->rank].heard_ms = clock_ms();
     memcpy(out_nonce, save->nonce, sizeof save->nonce);
     run_perform(run, &actions);
     return 0;

@@ -4,6 +4,7 @@
  * older one the answer is SAVE_UNKNOWN. */
 #include "ckptd/save/outcomes.h"
 #include "ckptd/core/service.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <stdio.h>
@@ -111,7 +112,7 @@ void outcomes_failed_at_client(struct run *run, uint64_t step, uint64_t attempt,
  * demand the next regular one does not seem late. */
 static void note_interval(struct commit_pace *pace, uint64_t attempt)
 {
-    int64_t now = loop_now_ms(), gap_ms = now - pace->last_ms, least_ms = pace->interval_ms / 2;
+    int64_t now = clock_ms(), gap_ms = now - pace->last_ms, least_ms = pace->interval_ms / 2;
     if (pace->attempt == attempt)
         pace->interval_ms = gap_ms > least_ms ? gap_ms : least_ms;
     pace->attempt = attempt;

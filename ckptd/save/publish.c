@@ -26,6 +26,7 @@
 #include "ckptd/save/save.h"
 #include "proto/base/array.h"
 #include "proto/base/checksum.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/base/toml.h"
 #include "proto/format/manifest.h"
@@ -49,7 +50,7 @@ static void names_synced(struct event *event)
 {
     struct save *save = CONTAINER_OF(event, struct save, job.done);
     struct commit_actions actions = {0};
-    save->named_ms = loop_now_ms();
+    save->named_ms = clock_ms();
     commit_names_synced(&save->run->coordinator->machine, &actions, save->id, save->fault.code);
     run_perform(save->run, &actions);
 }
@@ -57,7 +58,7 @@ static void names_synced(struct event *event)
 void publish_sync_names(struct run *run, const struct commit_action *action)
 {
     struct save *save = save_find(run, action->save);
-    save->durable_ms = loop_now_ms();
+    save->durable_ms = clock_ms();
     save->job = (struct job){.work = work_sync_names, .done.run = names_synced};
     loop_work(save->service->loop, &save->job);
 }

@@ -32,6 +32,7 @@
 #include "ckptd/save/outcomes.h"
 #include "ckptd/tiers/precommit_copy.h"
 #include "ckptd/tiers/replicate.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
@@ -185,7 +186,7 @@ static int64_t later(int64_t a_ms, int64_t b_ms)
 static void report_commit(struct save *save)
 {
     struct outcomes *outcomes = save->service->outcomes;
-    int64_t now = loop_now_ms(), durable_ms = later(save->ended_ms, save->durable_ms);
+    int64_t now = clock_ms(), durable_ms = later(save->ended_ms, save->durable_ms);
     int64_t named_ms = later(durable_ms, save->named_ms);
     double seconds = seconds_between(save->begun_ms, now);
     outcomes->commits++;
@@ -217,7 +218,7 @@ static void report_disk(const struct save *save)
 {
     struct service *service = save->service;
     struct storage_space space;
-    int64_t now = loop_now_ms();
+    int64_t now = clock_ms();
     ledger_note(&service->ledger, now, (int64_t)save->bytes);
     if (storage_space(service->storage, &space) != 0)
         return;
@@ -472,7 +473,7 @@ static void stage_ended(struct stage *stage)
     struct commit_actions actions = {0};
     struct save *save = stage->options.save;
     struct run *run = save->run;
-    save->ended_ms = loop_now_ms();
+    save->ended_ms = clock_ms();
     if (tell_coordinator(save))
         return;
     commit_ended(&run->coordinator->machine, &actions, save->id, stage->rank);

@@ -32,6 +32,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/scrub/scrub_private.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "storage/store/store.h"
 
@@ -123,7 +124,7 @@ static bool is_busy(const struct service *service)
 
 static bool must_yield(struct scrub *scrub)
 {
-    int64_t now = loop_now_ms();
+    int64_t now = clock_ms();
     if (scrub->order->is_shared || !is_busy(scrub->service)) {
         scrub->yielded_ms = 0;
         return false;

@@ -17,6 +17,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/scrub/scrub_private.h"
 #include "proto/base/checksum.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "storage/numbered.h"
 
@@ -130,7 +131,7 @@ static void kept(struct event *event)
     run->proven.is_known = !is_taken;
     run->proven.must_keep |= is_taken;
     run->proven.number = scrub->number + (scrub->fault.code == 0);
-    scrub->kept_ms = loop_now_ms();
+    scrub->kept_ms = clock_ms();
     if (scrub->fault.code != 0 && !is_taken)
         log_debug("scrub", "run %s: what was proven in the far tier is not kept: %s", run->name,
                   scrub->fault.message);
@@ -172,7 +173,7 @@ static bool note(struct scrub *scrub)
  * set back proves nothing. */
 static bool is_due(const struct service *service, const struct copy *copy)
 {
-    int64_t now = loop_now_ms(), period = service->config->scrub_period;
+    int64_t now = clock_ms(), period = service->config->scrub_period;
     int64_t again = 1000 * period < RETRY_MS ? 1000 * period : RETRY_MS;
     int64_t age = (int64_t)time(NULL) - copy->proven;
     return (copy->proven == 0 || age < 0 || age >= period) &&
@@ -241,8 +242,8 @@ static void was_read(struct scrub *scrub, enum scrub_outcome outcome)
     if (outcome == SCRUB_WHOLE)
         copy->proven = (int64_t)time(NULL);
     if (outcome == SCRUB_UNREAD)
-        copy->tried_ms = loop_now_ms();
-    proven->must_keep |= outcome != SCRUB_GOES_ON || loop_now_ms() - scrub->kept_ms > NOTE_MS;
+        copy->tried_ms = clock_ms();
+    proven->must_keep |= outcome != SCRUB_GOES_ON || clock_ms() - scrub->kept_ms > NOTE_MS;
     if (outcome != SCRUB_GOES_ON)
         scrub->run = NULL;
 }

@@ -22,6 +22,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/scrub/scrub_private.h"
 #include "proto/base/checksum.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/format/retain.h"
 #include "storage/store/store.h"
@@ -230,7 +231,7 @@ static void was_read(struct scrub *scrub, enum scrub_outcome outcome)
     cursor->step = scrub->summary.step + is_over;
     cursor->shard = is_over ? 0 : scrub->shard;
     cursor->block = is_over ? 0 : scrub->byte / CHECKSUM_BLOCK_BYTES;
-    scrub->must_keep |= outcome != SCRUB_GOES_ON || loop_now_ms() - scrub->kept_ms >= CURSOR_MS;
+    scrub->must_keep |= outcome != SCRUB_GOES_ON || clock_ms() - scrub->kept_ms >= CURSOR_MS;
 }
 
 /* ---- the cursor in the store ---- */
@@ -259,7 +260,7 @@ static void kept(struct event *event)
     if (scrub->fault.code != 0)
         log_warn("scrub", "run %s: where the scrub stands could not be kept: %s", scrub->run->name,
                  scrub->fault.message);
-    scrub->kept_ms = loop_now_ms();
+    scrub->kept_ms = clock_ms();
     scrub->must_keep = false;
     if (scrub->run->scrubbed.begun == 0) /* its pass is over */
         scrub->run = NULL;

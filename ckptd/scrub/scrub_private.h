@@ -7,6 +7,7 @@
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "ckptd/scrub/scrub.h"
+#include "proto/base/clock.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
 #include "storage/store/store.h"
@@ -60,8 +61,8 @@ struct scrub {
     struct scrub_turn turn;     /* leased */
     /* rest_ms: the pause that scrub.rate requires after the place was stored. */
     int64_t yielded_ms, rest_ms;
-    int64_t kept_ms; /* loop_now_ms() when the place was last stored */
-    struct run *run; /* of the checkpoint, or NULL */
+    int64_t kept_ms;                                /* clock_ms() when the place was last stored */
+    struct run *run;                                /* of the checkpoint, or NULL */
     uint64_t bytes_read, checkpoints_read, damaged; /* since the start */
     /* Owned by the worker during its job. */
     struct manifest_summary summary;

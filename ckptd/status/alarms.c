@@ -10,6 +10,7 @@
 #include "ckptd/memory/session.h"
 #include "ckptd/status/health.h"
 #include "ckptd/status/leak_watch.h"
+#include "proto/base/clock.h"
 #include "proto/base/process.h"
 #include "storage/storage.h"
 
@@ -39,7 +40,7 @@ static void check_saving(json_t *list, const struct service *service)
         raise_alarm(list, "the next save would fail: %s", why);
     if (storage_space(service->storage, &space) != 0)
         return;
-    double hours = ledger_hours_to_full(&service->ledger, &space, loop_now_ms());
+    double hours = ledger_hours_to_full(&service->ledger, &space, clock_ms());
     if (hours >= 0 && hours < HOURS_TO_FULL)
         raise_alarm(list,
                     "the disk is full in %.1f hours at the rate of the last saves "
@@ -144,7 +145,7 @@ static void check_tiers(json_t *list, const struct service *service)
     for (int at = 0; at < NUM_TIERS; at++) {
         const struct tier *tier = &service->tiers[at];
         const char *name = tier_name(service, (enum tier_index)at);
-        int64_t silent_ms = loop_now_ms() - tier->silent_since_ms;
+        int64_t silent_ms = clock_ms() - tier->silent_since_ms;
         long long silent_s = (long long)silent_ms / 1000;
         /* The ckptds of a cluster start one after the other: one refused call of a node is no
          * alarm. */

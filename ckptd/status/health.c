@@ -26,6 +26,7 @@
 #include "ckptd/memory/pool.h"
 #include "ckptd/memory/session.h"
 #include "ckptd/save/save.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/format/retain.h"
 #include "proto/wire/rpc.h"
@@ -67,7 +68,7 @@ int64_t health_wait(const struct run *run)
     int64_t age = health_age(run), opened_ms = run->coordinator->holder.opened_ms;
     if (run->coordinator->follow || session_ranks_of(run).count == 0)
         return -1;
-    int64_t open = opened_ms > 0 ? (loop_now_ms() - opened_ms) / 1000 : age;
+    int64_t open = opened_ms > 0 ? (clock_ms() - opened_ms) / 1000 : age;
     return age >= 0 && age < open ? age : open;
 }
 

@@ -28,6 +28,7 @@
 #include "ckptd/status/metrics_text.h"
 #include "ckptd/status/status.h"
 #include "proto/base/address.h"
+#include "proto/base/clock.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 
@@ -80,7 +81,7 @@ static void make_status(struct event *event)
     if (text) {
         before = web->status;
         web->status = text;
-        web->made_ms = loop_now_ms();
+        web->made_ms = clock_ms();
     }
     pthread_cond_broadcast(&web->answered);
     pthread_mutex_unlock(&web->mutex);
@@ -101,7 +102,7 @@ static bool is_fresh(const struct http_server *web, int64_t now_ms)
  * time. */
 static char *wait_for_status(struct http_server *web)
 {
-    const int64_t asked_ms = loop_now_ms();
+    const int64_t asked_ms = clock_ms();
     const struct timespec until = timespec_of(asked_ms + ANSWER_MS);
     bool has_asked = false;
     pthread_mutex_lock(&web->mutex);
@@ -262,7 +263,7 @@ static void note_guest(void *user, struct MHD_Connection *connection, void **con
     (void)context;
     pthread_mutex_lock(&web->mutex);
     if (code == MHD_CONNECTION_NOTIFY_STARTED && web->num_guests < CONNECTIONS_MAX) {
-        int64_t until_ms = loop_now_ms() + web->service->config->http_request_ms;
+        int64_t until_ms = clock_ms() + web->service->config->http_request_ms;
         web->guests[web->num_guests++] = (struct guest){fd, until_ms};
         pthread_cond_signal(&web->came);
     } else if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
@@ -277,7 +278,7 @@ static void note_guest(void *user, struct MHD_Connection *connection, void **con
 /* Closes the connections whose time is over; returns when the next one's is. The mutex is held. */
 static int64_t hang_up(struct http_server *web)
 {
-    int64_t now_ms = loop_now_ms(), next_ms = INT64_MAX;
+    int64_t now_ms = clock_ms(), next_ms = INT64_MAX;
     for (uint32_t i = 0; i < web->num_guests; i++) {
         struct guest *guest = &web->guests[i];
         if (guest->until_ms <= now_ms) {

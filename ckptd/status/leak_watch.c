@@ -8,6 +8,7 @@
 #include "ckptd/core/config.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
+#include "proto/base/clock.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
 
@@ -44,8 +45,7 @@ static void check_memory(struct timer *timer)
     uint64_t bytes = own_bytes();
     if (service->draining)
         return;
-    leak_note(&watch->leak, loop_now_ms(), bytes,
-              (uint64_t)service->config->limit_exit_private_bytes);
+    leak_note(&watch->leak, clock_ms(), bytes, (uint64_t)service->config->limit_exit_private_bytes);
     if (leak_is_over(&watch->leak))
         give_up(service, bytes);
     else

@@ -27,6 +27,7 @@
 #include "ckptd/status/health.h"
 #include "ckptd/status/leak_watch.h"
 #include "ckptd/tiers/replicate.h"
+#include "proto/base/clock.h"
 #include "proto/base/histogram.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
@@ -155,7 +156,7 @@ static json_t *describe_disk(const struct service *service)
 {
     const struct ledger *ledger = &service->ledger;
     struct storage_space space;
-    int64_t now = loop_now_ms();
+    int64_t now = clock_ms();
     if (storage_space(service->storage, &space) != 0)
         return json_null();
     double hours = ledger_hours_to_full(ledger, &space, now);
@@ -313,8 +314,7 @@ static json_t *describe_run(const struct run *run)
         "silent_seconds", ranks.silent_ms >= 0 ? json_integer(ranks.silent_ms / 1000) : json_null(),
         "silent_rank", ranks.silent_ms >= 0 ? json_integer(ranks.silent) : json_null(),
         "silent_doing", ranks.doing, "last_lost", run->lost.text, "last_lost_seconds",
-        run->lost.attempt != 0 ? json_integer((loop_now_ms() - run->lost.at_ms) / 1000)
-                               : json_null(),
+        run->lost.attempt != 0 ? json_integer((clock_ms() - run->lost.at_ms) / 1000) : json_null(),
         "save_seconds", describe_run_seconds(&run->save_seconds), "load_seconds",
         describe_run_seconds(&run->load_seconds));
 }
@@ -409,14 +409,12 @@ char *service_status(const struct service *service, bool own, uint64_t expected_
     const struct store_watch *place = service->store_watch;
     const char *store =
         place && place->directory.path ? place->directory.path : service->config->store;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    json_t *root = json_pack(
-        "{s:s, s:f, s:I, s:s, s:s, s:i, s:b, s:s, s:s}", "version", report_version, "time_seconds",
-        (double)now.tv_sec + (double)now.tv_nsec / 1e9, "start_time_seconds",
-        (json_int_t)service->start_s, "store", store, "store_id", place ? place->directory.id : "",
-        "uid", (int)geteuid(), "draining", (int)service->draining, "offline", service->offline,
-        "storage", storage_describe(service->storage));
+    json_t *root = json_pack("{s:s, s:f, s:I, s:s, s:s, s:i, s:b, s:s, s:s}", "version",
+                             report_version, "time_seconds", clock_wall_seconds(),
+                             "start_time_seconds", (json_int_t)service->start_s, "store", store,
+                             "store_id", place ? place->directory.id : "", "uid", (int)geteuid(),
+                             "draining", (int)service->draining, "offline", service->offline,
+                             "storage", storage_describe(service->storage));
     bool whole = root != NULL;
     for (size_t i = 0; i < sizeof status_parts / sizeof status_parts[0]; i++)
         if (status_parts[i].is_told || !own)

@@ -10,6 +10,7 @@
 #include "ckptd/tiers/remote_manifest.h"
 #include "ckptd/tiers/replicate_private.h"
 #include "ckptd/tiers/space_check.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 #include "proto/format/origin.h"
@@ -145,7 +146,7 @@ static void do_held(struct replication *replication)
 {
     struct checkpoint *checkpoint = replication->checkpoint;
     const struct manifest_summary *summary = &checkpoint->summary;
-    int64_t ms = loop_now_ms() - replication->begun_ms;
+    int64_t ms = clock_ms() - replication->begun_ms;
     double seconds = (double)ms / 1000.0;
     uint64_t sent = replication->copy.bytes_sent - replication->bytes_before;
     forget_error(replication);

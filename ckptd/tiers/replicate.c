@@ -34,6 +34,7 @@
 #include "ckptd/tiers/replicate_private.h"
 #include "ckptd/tiers/space_check.h"
 #include "ckptd/tiers/wait_durability.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
@@ -159,7 +160,7 @@ static void advance_replication(struct replication *replication)
     }
     catalog_lease(replication->checkpoint);
     replication->checkpoint->is_going_far |= replication->tier == TIER_FAR;
-    replication->begun_ms = loop_now_ms();
+    replication->begun_ms = clock_ms();
     replication->bytes_before = replication->copy.bytes_sent;
     replication->from = replication->copy.from =
         queue_source(replication->checkpoint, replication->tier);
@@ -176,7 +177,7 @@ void replicate_check_queues(struct service *service)
 {
     if (!service->choices) /* there is no other tier */
         return;
-    service->replicate_checked_ms = loop_now_ms();
+    service->replicate_checked_ms = clock_ms();
     queue_begin_scan(service);
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
         if (service->replications[tier])
@@ -199,7 +200,7 @@ static void check_tiers_later(struct timer *timer)
 
 void replicate_check_queues_soon(struct service *service)
 {
-    int64_t since_ms = loop_now_ms() - service->replicate_checked_ms;
+    int64_t since_ms = clock_ms() - service->replicate_checked_ms;
     if (service->replicate_soon.armed)
         return;
     service->replicate_soon.run = check_tiers_later;
@@ -402,7 +403,7 @@ static json_t *describe_now(const struct replication *replication)
     if (!checkpoint)
         return json_null();
     uint64_t sent = replication->copy.bytes_sent - replication->bytes_before;
-    double seconds = (double)(loop_now_ms() - replication->begun_ms) / 1000.0;
+    double seconds = (double)(clock_ms() - replication->begun_ms) / 1000.0;
     double rate = seconds > 0 ? (double)sent / seconds : 0;
     uint64_t left = checkpoint->summary.bytes > sent ? checkpoint->summary.bytes - sent : 0;
     return json_pack("{s:s, s:I, s:I, s:s, s:b, s:I, s:I, s:f, s:o}", "run", checkpoint->run->name,

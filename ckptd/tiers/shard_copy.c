@@ -38,6 +38,7 @@
 #include "ckptd/tiers/copy_io.h"
 #include "ckptd/tiers/space_check.h"
 #include "proto/base/checksum.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "storage/storage.h"
 
@@ -78,7 +79,7 @@ static void ended(struct event *event)
 static void leave_pace(struct shard_copy *copy)
 {
     while (copy->num_paced > 0) {
-        throttle_leave(&copy->queue->pace, loop_now_ms());
+        throttle_leave(&copy->queue->pace, clock_ms());
         copy->num_paced--;
     }
 }
@@ -255,14 +256,13 @@ static bool is_time(struct shard_copy *copy, uint32_t bytes)
     int64_t wait_ms;
     struct copy_queue *queue = copy->queue;
     if (copy->is_early && copy->num_paced == 0 && throttle_is_on(&queue->pace)) {
-        throttle_enter(&queue->pace, loop_now_ms()); /* it queues at this moment */
+        throttle_enter(&queue->pace, clock_ms()); /* it queues at this moment */
         copy->num_paced++;
     }
     if (copy->is_hurried || copy->num_paced == 0)
         return true;
     const struct throttle_moment moment = {
-        loop_now_ms(), queue->pace.options.quiet && session_num_busy(service) > 0,
-        queue->in_flight};
+        clock_ms(), queue->pace.options.quiet && session_num_busy(service) > 0, queue->in_flight};
     if (throttle_ask(&queue->pace, &moment, bytes, copy->stamp, &wait_ms) == THROTTLE_GO) {
         copy->num_paced--;
         return true;
@@ -353,7 +353,7 @@ static void prepared(struct event *event)
         copy->num_sent = copy->num_parts;
     else if (copy->fault.code == 0 && throttle_is_on(&queue->pace) && !copy->is_early) {
         for (; copy->num_paced < copy->num_parts - copy->next_part; copy->num_paced++)
-            throttle_enter(&queue->pace, loop_now_ms());
+            throttle_enter(&queue->pace, clock_ms());
     }
     copy_queue_advance(queue);
     end_if_done(copy);

@@ -28,11 +28,11 @@
  * wait for a busy one. */
 #include "clients/load/load.h"
 
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define OPEN_MS 120000u      /* OpenLoad may wait until a save is settled */
 #define AGAIN_WAIT_MS 10000u /* the default of ckptd's limits.reopen_ms */
@@ -465,7 +465,7 @@ static int open_plan_again(struct load *load)
 int load_open_again(struct load *load, int error)
 {
     struct ckpt *ckpt = load->ckpt;
-    uint64_t boot_id = ckpt->boot_id, end = session_clock_ns() + AGAIN_WAIT_MS * 1000000ull;
+    uint64_t boot_id = ckpt->boot_id, end = clock_ns() + AGAIN_WAIT_MS * 1000000ull;
     struct report_text text;
     bool is_back = false;
     if (load->offline != NULL || (error != ERR_UNAVAILABLE && error != ERR_NOT_FOUND))
@@ -482,8 +482,8 @@ int load_open_again(struct load *load, int error)
             return 0;
         if (answer != 0 && answer != ERR_UNAVAILABLE && answer != ERR_TIMEOUT)
             return answer;
-        nanosleep(&(struct timespec){.tv_nsec = AGAIN_PAUSE_MS * 1000000L}, NULL);
-    } while (session_clock_ns() < end);
+        clock_sleep_ms(AGAIN_PAUSE_MS);
+    } while (clock_ns() < end);
     return report_restore(&text, error);
 }
 
@@ -543,7 +543,7 @@ static int load_shards(struct load *load)
 
 int load_run(struct load *load, const struct ckpt_load_options *options, struct ckpt_loaded **out)
 {
-    uint64_t begin = session_clock_ns();
+    uint64_t begin = clock_ns();
     load->covered = calloc((size_t)load->tensors.count + 1, sizeof *load->covered);
     if (load->covered == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a load");
@@ -558,7 +558,7 @@ int load_run(struct load *load, const struct ckpt_load_options *options, struct 
     if (error == 0) {
         load->loaded->bytes_memory = load->bytes_memory;
         load->loaded->bytes_local = load->bytes_local;
-        load->loaded->seconds = (double)(session_clock_ns() - begin) / 1e9;
+        load->loaded->seconds = (double)(clock_ns() - begin) / 1e9;
     }
     *out = load->loaded;
     return error;

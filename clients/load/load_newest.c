@@ -14,12 +14,12 @@
  * for the other ranks; ckptd ends the load of an idle one sooner. */
 #include "clients/load/load.h"
 
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define TOGETHER_MS 3600000u
 #define PAUSE_MS_MIN 1 /* doubles up to the next */
@@ -32,15 +32,15 @@
 static int wait_for_others(struct load *load)
 {
     Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
-    uint64_t end = session_clock_ns() + TOGETHER_MS * 1000000ull;
+    uint64_t end = clock_ns() + TOGETHER_MS * 1000000ull;
     long pause_ms = PAUSE_MS_MIN;
     int error = ERR_BUSY;
     request.load = load->id;
     request.is_loaded = true;
-    while (error == ERR_BUSY && session_clock_ns() < end) {
+    while (error == ERR_BUSY && clock_ns() < end) {
         error = session_send(load->ckpt, &request.base, SESSION_CALL_MS);
         if (error == ERR_BUSY)
-            nanosleep(&(struct timespec){.tv_nsec = pause_ms * 1000000L}, NULL);
+            clock_sleep_ms((uint64_t)pause_ms);
         pause_ms = 2 * pause_ms < PAUSE_MS_MAX ? 2 * pause_ms : PAUSE_MS_MAX;
     }
     load->is_closed = error == 0 || error == ERR_CORRUPT;

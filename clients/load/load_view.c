@@ -4,12 +4,12 @@
  * Bounds: waits at most BUSY_WAIT_MS per shard for a busy pool (ERR_BUSY). */
 #include "clients/load/load.h"
 
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SHARD_MS 600000u /* LoadShard: one shard from the slowest tier */
@@ -101,7 +101,7 @@ static int call_load_shard(struct load *load, uint32_t shard, uint64_t from_byte
                            Holdfast__V1__LoadShardReply **out)
 {
     Holdfast__V1__LoadShardRequest request = HOLDFAST__V1__LOAD_SHARD_REQUEST__INIT;
-    uint64_t end = session_clock_ns() + BUSY_WAIT_MS * 1000000ull;
+    uint64_t end = clock_ns() + BUSY_WAIT_MS * 1000000ull;
     request.load = load->id;
     request.shard = shard;
     request.from_byte = from_byte;
@@ -109,9 +109,9 @@ static int call_load_shard(struct load *load, uint32_t shard, uint64_t from_byte
     request.from_file = load->from_file;
     for (;;) {
         int error = session_call(load->ckpt, (ProtobufCMessage **)out, &request.base, SHARD_MS);
-        if (error != ERR_BUSY || session_clock_ns() >= end)
+        if (error != ERR_BUSY || clock_ns() >= end)
             return error;
-        nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_MS * 1000000L}, NULL);
+        clock_sleep_ms(BUSY_PAUSE_MS);
     }
 }
 

@@ -10,6 +10,7 @@
  * line: the text of a file or a peer cannot forge a second line, nor talk to the terminal. The list
  * of areas is guarded by a mutex, taken only when some debug area is on. */
 #include "proto/base/report.h"
+#include "proto/base/clock.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -384,10 +385,8 @@ void log_print(enum log_level level, const char *area, const char *format, ...)
 void log_warn_limited(struct log_limit *limit, const char *area, const char *format, ...)
 {
     char text[REPORT_TEXT_MAX], more[64] = "";
-    struct timespec now;
     va_list args;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    int64_t now_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    int64_t now_ms = clock_ms();
     if (limit->logged_ms != 0 && now_ms - limit->logged_ms < LOG_LIMITED_MS) {
         limit->left_out++;
         return;

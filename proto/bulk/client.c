@@ -102,7 +102,7 @@ static int wait_group(struct bulk *bulk, struct group *group, int64_t until_ms)
 {
     struct timespec until = at_ms(until_ms);
     while (group->left > 0) {
-        if (now_ms() >= until_ms)
+        if (clock_ms() >= until_ms)
             end_group(bulk, group, report_error(ERR_TIMEOUT, NULL, "the bulk plane took too long"));
         else
             pthread_cond_timedwait(&bulk->done, &bulk->mutex, &until);
@@ -153,7 +153,7 @@ static int move_runs(struct bulk *bulk, const struct run *runs, uint32_t count, 
     pthread_mutex_lock(&bulk->mutex);
     for (uint32_t i = 0; i < count; i++)
         next = push_run(bulk, next, &group, &runs[i]);
-    int error = wait_group(bulk, &group, now_ms() + timeout_ms);
+    int error = wait_group(bulk, &group, clock_ms() + timeout_ms);
     pthread_mutex_unlock(&bulk->mutex);
     free(jobs);
     return error;
@@ -268,7 +268,7 @@ int bulk_window(struct bulk *bulk, struct arena_window *out, uint32_t changes, u
                       .answer = &answer};
     pthread_mutex_lock(&bulk->mutex);
     bulk_push_job(bulk, &job);
-    int error = wait_group(bulk, &group, now_ms() + wait_ms + 4 * BULK_STALL_MS);
+    int error = wait_group(bulk, &group, clock_ms() + wait_ms + 4 * BULK_STALL_MS);
     pthread_mutex_unlock(&bulk->mutex);
     *out = (struct arena_window){answer.window_save, answer.window_end, answer.window_changes};
     return error;
@@ -283,7 +283,7 @@ void bulk_leave(struct bulk *bulk)
     pthread_mutex_lock(&bulk->mutex);
     if (bulk->lost == 0) {
         bulk_push_job(bulk, &job);
-        wait_group(bulk, &group, now_ms() + LEAVE_MS);
+        wait_group(bulk, &group, clock_ms() + LEAVE_MS);
     }
     pthread_mutex_unlock(&bulk->mutex);
     report_restore(&text, 0);

@@ -4,6 +4,7 @@
 #define HOLDFAST_PROTO_BULK_PRIVATE_H
 
 #include "proto/base/address.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
 #include "proto/bulk/wire.h"
@@ -65,13 +66,6 @@ struct bulk {
     uint32_t num_workers;
     struct worker workers[BULK_CONNECTIONS_MAX];
 };
-
-static inline int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static inline struct timespec at_ms(int64_t ms)
 {

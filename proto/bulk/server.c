@@ -1,6 +1,8 @@
 /* server.c - see server.h. */
 #include "proto/bulk/server.h"
+
 #include "proto/base/checksum.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/tls/crowd.h"
 #include "proto/tls/stream.h"
@@ -18,7 +20,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define POLL_MS 500     /* how often an idle connection checks for the end */
@@ -59,13 +60,6 @@ struct bulk_server {
     bool is_closing;
     struct log_limit refused;
 };
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 /* Call it with the mutex. */
 static void log_refused(struct bulk_server *server, const char *from, const char *why)
@@ -127,7 +121,7 @@ static int send_blocks(struct connection *connection, const struct bulk_request 
             ops->get_block(connection->entered, request, at, bytes, connection->room, &data);
         if (error != 0)
             return send_error(connection, error);
-        int64_t begun = now_ns();
+        int64_t begun = (int64_t)clock_ns();
         const struct bulk_answer answer = {
             .magic = BULK_MAGIC,
             .offset = at,
@@ -136,7 +130,7 @@ static int send_blocks(struct connection *connection, const struct bulk_request 
         ERR_TRY(send_answer(connection, &answer));
         ERR_TRY(tls_stream_write(connection->stream, data, bytes, BULK_STALL_MS));
         connection->counts.bytes_out += bytes;
-        connection->counts.ns_out += (uint64_t)(now_ns() - begun);
+        connection->counts.ns_out += (uint64_t)((int64_t)clock_ns() - begun);
     }
     return 0;
 }
@@ -174,14 +168,14 @@ static int serve_put(struct connection *connection, const struct bulk_request *r
     int error = ops->put_begin(connection->entered, request, &to, connection->stream);
     if (error != 0)
         return refuse_put(connection, request, error);
-    int64_t begun = now_ns();
+    int64_t begun = (int64_t)clock_ns();
     int cut = tls_stream_read(connection->stream, to, request->bytes, BULK_STALL_MS);
     error = cut;
     if (error == 0 && checksum_bytes(to, request->bytes) != request->hash)
         error = report_error(ERR_CORRUPT, NULL, "block %u came damaged over the bulk plane",
                              request->number);
     connection->counts.bytes_in += cut == 0 ? request->bytes : 0;
-    connection->counts.ns_in += (uint64_t)(now_ns() - begun);
+    connection->counts.ns_in += (uint64_t)((int64_t)clock_ns() - begun);
     error = ops->put_end(connection->entered, request, error);
     if (cut != 0)
         return cut;
@@ -214,7 +208,7 @@ static void wait_for_budget(struct connection *connection, const struct bulk_req
 {
     while (request->bytes < BULK_LITTLE_BYTES && !may_cost(connection, RPC_COST_LITTLE) &&
            !is_over(connection))
-        usleep(COSTLY_PAUSE_US);
+        clock_sleep_ns(COSTLY_PAUSE_US * 1000u);
 }
 
 static int serve_one(struct connection *connection)
@@ -464,7 +458,7 @@ static void refuse_costly(struct bulk_server *server, int fd, const char *from)
     bool waits = server->counts.num_refused % REFUSED_AT_ONCE == 0;
     pthread_mutex_unlock(&server->mutex);
     if (waits)
-        usleep(REFUSED_PAUSE_US);
+        clock_sleep_ns(REFUSED_PAUSE_US * 1000u);
 }
 
 static void accept_one(struct bulk_server *server)
@@ -476,7 +470,7 @@ static void accept_one(struct bulk_server *server)
                      SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
         log_warn("bulk", "could not accept a connection: %s", strerror(errno));
-        usleep(PAUSE_US);
+        clock_sleep_ns(PAUSE_US * 1000u);
     }
     if (fd < 0)
         return;

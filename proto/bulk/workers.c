@@ -28,7 +28,7 @@
 void bulk_push_job(struct bulk *bulk, struct job *job)
 {
     if (!bulk->first)
-        bulk->progress_ms = now_ms();
+        bulk->progress_ms = clock_ms();
     job->next = NULL;
     *bulk->last = job;
     bulk->last = &job->next;
@@ -204,7 +204,7 @@ static void connection_failed(struct worker *worker, int error)
                   error == ERR_CORRUPT;
     report_keep(&text);
     close_connection(worker);
-    int64_t now = now_ms();
+    int64_t now = clock_ms();
     pthread_mutex_lock(&bulk->mutex);
     if (worker->failing_since_ms == 0)
         worker->failing_since_ms = now;
@@ -215,7 +215,7 @@ static void connection_failed(struct worker *worker, int error)
     worker->pause_ms = worker->pause_ms == 0 ? AGAIN_MS_MIN : 2 * worker->pause_ms;
     worker->pause_ms = worker->pause_ms < AGAIN_MS_MAX ? worker->pause_ms : AGAIN_MS_MAX;
     struct timespec until = at_ms(now + worker->pause_ms);
-    while (!bulk->is_closing && now_ms() < now + worker->pause_ms)
+    while (!bulk->is_closing && clock_ms() < now + worker->pause_ms)
         if (pthread_cond_timedwait(&bulk->done, &bulk->mutex, &until) == ETIMEDOUT)
             break;
     pthread_mutex_unlock(&bulk->mutex);
@@ -314,7 +314,7 @@ static void finish_oldest(struct worker *worker, int error)
     worker->failing_since_ms = 0;
     worker->pause_ms = 0;
     bulk->counts.rtt_seconds = tls_stream_rtt_seconds(worker->stream);
-    bulk->progress_ms = now_ms();
+    bulk->progress_ms = clock_ms();
     bulk->lost = 0;
     if (error == ERR_CORRUPT && job->request.verb == BULK_PUT && ++job->num_damaged < DAMAGED_MAX) {
         bulk->counts.bytes_again += job->request.bytes;
@@ -393,7 +393,7 @@ static enum next next_step(struct worker *worker, struct job **out)
         next = worker->first ? RECEIVE : has_ended(worker) ? RECONNECT : LEAVE;
         if (next != LEAVE)
             break;
-        struct timespec until = at_ms(now_ms() + POLL_MS);
+        struct timespec until = at_ms(clock_ms() + POLL_MS);
         pthread_cond_timedwait(&bulk->work, &bulk->mutex, &until);
     }
     if (bulk->is_closing)

@@ -4,6 +4,8 @@
  * until its deadline, which moves with the transferred bytes. Vanished peers are detected by
  * keep-alives, and while bytes are under way by TCP_USER_TIMEOUT. */
 #include "proto/tls/stream.h"
+
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/tls/context.h"
 #include "proto/tls/tls.h"
@@ -20,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define READ_BYTES (64u << 10) /* records that one recv() may return */
@@ -123,18 +124,11 @@ static SSL *new_ssl(struct tls_keys *keys)
 
 /* ---- time ---- */
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static int sleep_until(const struct tls_stream *stream, short events, int64_t until_ms)
 {
     struct pollfd state = {.fd = stream->socket, .events = events};
     for (;;) {
-        int64_t left = until_ms - now_ms();
+        int64_t left = until_ms - clock_ms();
         int count = poll(&state, 1, left > 0 ? (int)(left < 60000 ? left : 60000) : 0);
         if (count > 0)
             return 0;
@@ -229,7 +223,7 @@ int tls_stream_open(struct tls_stream **out, struct tls_keys *keys, int socket, 
     struct principal peer;
     struct tls_stream *stream;
     short events = 0;
-    int64_t until_ms = now_ms() + timeout_ms;
+    int64_t until_ms = clock_ms() + timeout_ms;
     ERR_TRY(tls_stream_begin(&stream, keys, socket, host));
     if (stream->ssl) {
         SSL_set_read_ahead(stream->ssl, 1);
@@ -324,7 +318,7 @@ struct pace {
 
 static struct pace begin_pace(uint32_t timeout_ms)
 {
-    int64_t now = now_ms();
+    int64_t now = clock_ms();
     return (struct pace){.begun_ms = now, .moved_ms = now, .timeout_ms = timeout_ms};
 }
 
@@ -338,7 +332,7 @@ static int64_t pace_until_ms(const struct pace *pace)
 static void keep_pace(struct pace *pace, ssize_t count)
 {
     pace->done += (size_t)count;
-    pace->moved_ms = now_ms();
+    pace->moved_ms = clock_ms();
 }
 
 int tls_stream_read(struct tls_stream *stream, void *out, size_t bytes, uint32_t timeout_ms)
@@ -379,7 +373,7 @@ int tls_stream_wait(struct tls_stream *stream, uint32_t timeout_ms)
 {
     if (stream->ssl && SSL_has_pending(stream->ssl))
         return 0;
-    return sleep_until(stream, POLLIN, now_ms() + timeout_ms);
+    return sleep_until(stream, POLLIN, clock_ms() + timeout_ms);
 }
 
 double tls_stream_rtt_seconds(const struct tls_stream *stream)

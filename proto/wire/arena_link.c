@@ -1,5 +1,7 @@
 /* arena_link.c - see arena_link.h. */
 #include "proto/wire/arena_link.h"
+
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <errno.h>
@@ -9,7 +11,6 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 void arena_link_close(struct arena_link *link)
@@ -64,14 +65,7 @@ void arena_link_pause(void)
     uint16_t chance = 0;
     (void)!getrandom(&chance, sizeof chance, GRND_NONBLOCK);
     long us = ARENA_PAUSE_MS * 500 + chance % (ARENA_PAUSE_MS * 1000);
-    nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
-}
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    clock_sleep_ns((uint64_t)us * 1000);
 }
 
 /* One try. *out_refused: ckptd runs but refuses this user now. The kernel returns EACCES, or ckptd
@@ -100,7 +94,7 @@ int arena_link_open(struct arena_link *out, const char *arena_path, uint64_t tok
                     uint32_t timeout_ms)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    uint64_t end = now_ms() + (timeout_ms < ARENA_LINK_MS ? timeout_ms : ARENA_LINK_MS);
+    uint64_t end = (uint64_t)clock_ms() + (timeout_ms < ARENA_LINK_MS ? timeout_ms : ARENA_LINK_MS);
     *out = (struct arena_link){-1, token};
     if (strlen(arena_path) >= sizeof address.sun_path)
         return report_error(ERR_INVALID, "use a shorter listen path",
@@ -112,7 +106,7 @@ int arena_link_open(struct arena_link *out, const char *arena_path, uint64_t tok
         int error = try_open(out, &is_refused, &address);
         if (error != 0)
             arena_link_close(out);
-        if (!is_refused || now_ms() >= end)
+        if (!is_refused || (uint64_t)clock_ms() >= end)
             return error;
         arena_link_pause();
     }

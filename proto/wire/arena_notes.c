@@ -1,16 +1,10 @@
 /* arena_notes.c - the current work of a rank (see arena_notes.h). */
 #include "proto/wire/arena_notes.h"
 
+#include "proto/base/clock.h"
+
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* ---- the rank ---- */
 
@@ -28,7 +22,7 @@ static void write_note(struct arena_note *at, const struct arena_note *note,
     __atomic_store_n(&at->number, 0, __ATOMIC_RELAXED);
     __atomic_signal_fence(__ATOMIC_RELEASE); /* SIGKILL can stop the rank between two stores */
     at->step = note->step;
-    at->since_ns = now_ns();
+    at->since_ns = clock_ns();
     at->until_ns = 0;
     at->bytes = note->bytes;
     at->operation = note->operation;
@@ -49,7 +43,7 @@ void arena_note_end(struct arena_notes *notes, uint64_t number)
 {
     struct arena_note *at = &notes->calls[number % ARENA_CALLS];
     if (at->number == number)
-        __atomic_store_n(&at->until_ns, now_ns(), __ATOMIC_RELAXED);
+        __atomic_store_n(&at->until_ns, clock_ns(), __ATOMIC_RELAXED);
 }
 
 void arena_note_lane(struct arena_notes *notes, const struct arena_note *note,
@@ -96,7 +90,7 @@ static double seconds(uint64_t from_ns, uint64_t to_ns)
 static size_t append_note(char *out, size_t room, const struct arena_note *note, const char *how)
 {
     char operation[40] = "", bytes[40] = "";
-    uint64_t now = now_ns();
+    uint64_t now = clock_ns();
     bool has_ended = note->until_ns != 0;
     if (note->operation != UINT32_MAX)
         snprintf(operation, sizeof(operation), ", operation %u", note->operation);

@@ -18,6 +18,8 @@
  * gRPC is not built for thread sanitizers. So every hand-over between threads also uses an atomic
  * in rpc_calls.c, which shows them the order of our memory accesses. */
 #include "proto/wire/rpc_frames.h"
+
+#include "proto/base/clock.h"
 #include "proto/wire/rpc_private.h"
 
 #include "proto/base/report.h"
@@ -91,14 +93,7 @@ static bool server_quiet(const struct rpc_server *server)
 /* Waits for server_quiet(), at most `ms`. Mutex held. */
 static bool server_wait_quiet(struct rpc_server *server, uint32_t ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ms / 1000;
-    until.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
+    const struct timespec until = clock_after_ns(CLOCK_MONOTONIC, (uint64_t)ms * 1000000);
     while (!server_quiet(server))
         if (pthread_cond_timedwait(&server->changed, &server->mutex, &until) == ETIMEDOUT)
             break;

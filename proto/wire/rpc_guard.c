@@ -7,6 +7,8 @@
  * ended link after it has handled the fetched events, because one of them may name it. */
 #include "proto/wire/rpc_guard_private.h"
 
+#include "proto/base/clock.h"
+
 #include "proto/tls/tls.h"
 
 #include <malloc.h>
@@ -15,7 +17,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PROTOCOL "h2" /* gRPC is HTTP/2 */
@@ -24,13 +25,6 @@
 #define THROTTLED_TICK_MS 50
 /* Relayed since the last quiet time: the next one returns free memory. */
 #define TRIM_BYTES (16u << 20)
-
-int64_t rpc_guard_now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* ---- links ---- */
 
@@ -49,7 +43,7 @@ int rpc_guard_open_link(struct link **out, struct rpc_guard *guard, int socket,
     }
     link->fd[CLIENT] = socket;
     link->reads_on[CLIENT] = link->reads_on[LIBRARY] = POLLIN;
-    link->added_ms = rpc_guard_now_ms();
+    link->added_ms = clock_ms();
     *out = link;
     struct epoll_event event = {.data.u64 = (uintptr_t)link | CLIENT};
     if (epoll_ctl(guard->epoll, EPOLL_CTL_ADD, socket, &event) == 0)
@@ -152,7 +146,7 @@ static size_t parse_bytes(struct rpc_guard *guard, struct link *link, enum side 
     size_t passed = bytes;
     *out_why = NULL;
     if (from == CLIENT)
-        refill(link, rpc_guard_now_ms());
+        refill(link, clock_ms());
     frames->budget = link->account->left;
     if (from == LIBRARY)
         rpc_frames_from_server(frames, data, bytes);
@@ -193,7 +187,7 @@ static bool keep_rest(struct flow *flow, const uint8_t *data, size_t bytes, size
     flow->at = 0;
     flow->bytes = bytes;
     flow->passed = passed;
-    flow->stuck_ms = rpc_guard_now_ms();
+    flow->stuck_ms = clock_ms();
     return true;
 }
 
@@ -230,7 +224,7 @@ static bool flush_rest(struct rpc_guard *guard, struct link *link, enum side fro
     }
     flow->at += (size_t)count;
     if (count > 0)
-        flow->stuck_ms = rpc_guard_now_ms();
+        flow->stuck_ms = clock_ms();
     if (flow->at == flow->bytes) {
         free(flow->rest);
         flow->rest = NULL;
@@ -316,7 +310,7 @@ static void give_tickets(struct rpc_guard *guard)
             return;
         link->waits = false;
         link->has_ticket = true;
-        link->ticket_ms = rpc_guard_now_ms();
+        link->ticket_ms = clock_ms();
         link->ticket_bytes = 0;
         guard->num_tickets++;
         rpc_guard_set_allowance(link);
@@ -338,7 +332,7 @@ static bool settle_ticket(struct rpc_guard *guard, struct link *link)
     }
     if (link->frames.wants_more && !link->waits && !link->has_ticket) {
         link->waits = guard->someone_waits = true;
-        link->ticket_ms = rpc_guard_now_ms();
+        link->ticket_ms = clock_ms();
     }
     return true;
 }
@@ -432,7 +426,7 @@ static bool is_throttled(const struct link *link)
 /* The timeout until the next event, ms. */
 static int tick(struct rpc_guard *guard, int64_t *last_ms)
 {
-    int64_t now = rpc_guard_now_ms();
+    int64_t now = clock_ms();
     bool throttled = false, due = now - *last_ms >= TICK_MS;
     for (struct link *link = guard->links, *next; link; link = next) {
         next = link->next; /* an ended link is in the list of graves */
@@ -459,7 +453,7 @@ static void *guard_thread(void *argument)
 {
     struct rpc_guard *guard = argument;
     struct epoll_event events[EVENTS_MAX];
-    int64_t last_ms = rpc_guard_now_ms();
+    int64_t last_ms = clock_ms();
     int wait_ms = -1;
     for (;;) {
         int count = epoll_wait(guard->epoll, events, EVENTS_MAX, wait_ms);

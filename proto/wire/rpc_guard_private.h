@@ -63,7 +63,6 @@ struct rpc_guard {
     bool closing;
 };
 
-int64_t rpc_guard_now_ms(void);
 /* Opens a link to a client. Takes over the socket. */
 int rpc_guard_open_link(struct link **out, struct rpc_guard *guard, int socket,
                         struct tls_keys *keys);

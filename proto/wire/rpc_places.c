@@ -2,6 +2,8 @@
  * connection that makes room. See rpc_guard.h. */
 #include "proto/wire/rpc_guard_private.h"
 
+#include "proto/base/clock.h"
+
 #include "proto/tls/tls.h"
 #include "proto/wire/rpc.h"
 
@@ -48,7 +50,7 @@ static int charge(struct rpc_guard *guard, const struct principal *peer, uint32_
 {
     struct rpc_account *account;
     char who[PRINCIPAL_TEXT_MAX];
-    ERR_TRY(rpc_budget_find(&account, &guard->budget, peer, rpc_guard_now_ms()));
+    ERR_TRY(rpc_budget_find(&account, &guard->budget, peer, clock_ms()));
     if (!rpc_account_is_empty(account)) {
         if (account)
             account->left -= cost;
@@ -103,7 +105,7 @@ static int admit(struct rpc_guard *guard, struct link *link, const struct princi
 {
     int library;
     link->peer = *peer;
-    link->added_ms = link->refilled_ms = link->active_ms = rpc_guard_now_ms();
+    link->added_ms = link->refilled_ms = link->active_ms = clock_ms();
     ERR_TRY(make_room(guard, peer));
     ERR_TRY(find_account(guard, link));
     ERR_TRY(guard->options.connect(guard->options.user, &library, peer));

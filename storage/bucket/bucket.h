@@ -110,7 +110,6 @@ void bucket_key(char out[S3_KEY_BYTES], const struct bucket *bucket, const char 
 int bucket_refuse_read_only(const struct bucket *bucket);
 /* ERR_STALE: this process had the store's lock and has lost it. */
 int bucket_check_lock(const struct bucket *bucket);
-uint64_t bucket_now_ns(void);
 int bucket_make_nonce(char out[NONCE_DIGITS + 1]);
 /* Reads an object's headers. ERR_NOT_FOUND. */
 int s3_head(struct bucket *bucket, struct http_call *out, const char *key);

@@ -4,6 +4,7 @@
  * due, EARLY_S before the expiry, performs it. */
 #include "storage/bucket/credentials.h"
 
+#include "proto/base/clock.h"
 #include "storage/bucket/sources.h"
 
 #include <pthread.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #define EARLY_S 300 /* before the expiry */
@@ -25,13 +25,6 @@ struct credentials {
     int64_t tried_s;
     bool is_refused;
 };
-
-static int64_t now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec;
-}
 
 static size_t whole_pages(size_t bytes)
 {
@@ -127,7 +120,7 @@ static bool is_due(const struct credentials *credentials, int64_t now)
 /* 0 also while the old keys are still valid. */
 static int renew(struct credentials *credentials)
 {
-    int64_t now = now_s();
+    int64_t now = clock_ms() / 1000;
     if (!is_due(credentials, now)) /* another thread has renewed them */
         return 0;
     credentials->tried_s = now;
@@ -150,7 +143,7 @@ int credentials_take(struct credentials *credentials, const struct keys **out)
 {
     int error = 0;
     pthread_rwlock_rdlock(&credentials->lock);
-    if (is_due(credentials, now_s())) {
+    if (is_due(credentials, clock_ms() / 1000)) {
         pthread_rwlock_unlock(&credentials->lock);
         pthread_rwlock_wrlock(&credentials->lock);
         error = renew(credentials);

@@ -10,6 +10,7 @@
  * is no longer the writer. It notices that at the next renewal, or when it could not renew for
  * lease_s by its own monotonic clock. From then on all its changes to the store are refused
  * (ERR_STALE). */
+#include "proto/base/clock.h"
 #include "storage/bucket/bucket.h"
 
 #include <inttypes.h>
@@ -19,7 +20,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SECOND_NS UINT64_C(1000000000)
 #define LOCK_FOLDER STORAGE_LOCK_NAME "/"
 #define NUMBER_DIGITS 20
 #define HOLDER_BYTES 256u
@@ -124,7 +124,8 @@ static void lose_lock(struct bucket *bucket)
 
 static void prolong_lock(struct bucket *bucket, uint64_t begin_ns)
 {
-    atomic_store(&bucket->lock_until_ns, begin_ns + (uint64_t)bucket->settings.lease_s * SECOND_NS);
+    atomic_store(&bucket->lock_until_ns,
+                 begin_ns + (uint64_t)bucket->settings.lease_s * CLOCK_SECOND_NS);
 }
 
 /* Runs on the keeper's thread, without the mutex. A lost lock is not renewed. Removes a lock object
@@ -133,7 +134,7 @@ static void renew(struct keeper *keeper, struct storage_hold *hold)
 {
     struct bucket *bucket = keeper->bucket;
     struct newest newest = {0};
-    uint64_t begin = bucket_now_ns();
+    uint64_t begin = clock_ns();
     bool is_lock = hold == keeper->lock;
     if (is_lock && atomic_load(&bucket->is_lock_lost))
         return;
@@ -153,12 +154,8 @@ static void renew(struct keeper *keeper, struct storage_hold *hold)
 
 static void wait_for_next(struct keeper *keeper)
 {
-    struct timespec until;
-    uint64_t third = (uint64_t)keeper->bucket->settings.lease_s * SECOND_NS / 3;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    uint64_t ns = (uint64_t)until.tv_nsec + third;
-    until.tv_sec += (time_t)(ns / SECOND_NS);
-    until.tv_nsec = (long)(ns % SECOND_NS);
+    uint64_t third = (uint64_t)keeper->bucket->settings.lease_s * CLOCK_SECOND_NS / 3;
+    const struct timespec until = clock_after_ns(CLOCK_MONOTONIC, third);
     while (!keeper->stop &&
            pthread_cond_timedwait(&keeper->wake, &keeper->mutex, &until) != ETIMEDOUT)
         continue;
@@ -333,7 +330,7 @@ int bucket_lock(struct storage *storage)
     struct newest newest;
     struct storage_hold *hold = NULL;
     char key[S3_KEY_BYTES], text[HOLDER_BYTES], host[64] = "";
-    uint64_t begin = bucket_now_ns();
+    uint64_t begin = clock_ns();
     ERR_TRY(bucket_refuse_read_only(bucket));
     int error = find_lock(bucket, &newest);
     if (error == 0)

@@ -2,13 +2,12 @@
  *
  * A bucket of tokens, one per byte, filled at the rate and at most BURST_NS deep. A sender that
  * takes more than are available waits for the rest, in turn. */
+#include "proto/base/clock.h"
 #include "storage/bucket/bucket.h"
 
 #include <stdlib.h>
-#include <time.h>
 
-#define SECOND_NS UINT64_C(1000000000)
-#define BURST_NS (SECOND_NS / 10)
+#define BURST_NS (CLOCK_SECOND_NS / 10)
 
 struct pace {
     int64_t rate;          /* 0: no limit */
@@ -35,24 +34,17 @@ void pace_close(struct pace *pace)
     free(pace);
 }
 
-static void wait_ns(uint64_t ns)
-{
-    struct timespec left = {(time_t)(ns / SECOND_NS), (long)(ns % SECOND_NS)};
-    while (nanosleep(&left, &left) != 0)
-        continue;
-}
-
 void pace_take(void *user, size_t bytes)
 {
     struct pace *pace = user;
     if (pace->rate == 0)
         return;
     pthread_mutex_lock(&pace->mutex);
-    uint64_t now = bucket_now_ns();
+    uint64_t now = clock_ns();
     uint64_t from = pace->free_ns + BURST_NS > now ? pace->free_ns : now - BURST_NS;
-    pace->free_ns = from + (uint64_t)((double)bytes / (double)pace->rate * (double)SECOND_NS);
+    pace->free_ns = from + (uint64_t)((double)bytes / (double)pace->rate * (double)CLOCK_SECOND_NS);
     uint64_t until = pace->free_ns;
     pthread_mutex_unlock(&pace->mutex);
     if (until > now)
-        wait_ns(until - now);
+        clock_sleep_ns(until - now);
 }

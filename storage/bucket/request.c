@@ -14,6 +14,7 @@
  * Error codes: "Error responses" of Amazon's S3 API Reference, and those of Ceph and Swift. */
 #include "storage/bucket/bucket.h"
 
+#include "proto/base/clock.h"
 #include "storage/engine/measured.h"
 #include "storage/engine/meter.h"
 #include "storage/http/hash.h"
@@ -27,11 +28,10 @@
 #include <sys/random.h>
 #include <time.h>
 
-#define SECOND_NS UINT64_C(1000000000)
-#define WAIT_FIRST_NS (SECOND_NS / 20)
-#define WAIT_MAX_NS (10 * SECOND_NS)
-#define SLOW_FIRST_NS (SECOND_NS / 10)
-#define SLOW_MAX_NS (8 * SECOND_NS)
+#define WAIT_FIRST_NS (CLOCK_SECOND_NS / 20)
+#define WAIT_MAX_NS (10 * CLOCK_SECOND_NS)
+#define SLOW_FIRST_NS (CLOCK_SECOND_NS / 10)
+#define SLOW_MAX_NS (8 * CLOCK_SECOND_NS)
 #define BUDGET_MAX 200.0
 #define BUDGET_PER_SUCCESS 0.2 /* in the long run one try in six may be a retry */
 #define CLOCK_TOLD_S 30
@@ -40,20 +40,6 @@
 #define MESSAGE_BYTES 256u
 #define LINE_BYTES 320u /* of a header without a token */
 #define OWN_HEADERS_MAX (sizeof((struct s3_call *)0)->headers / sizeof(char *))
-
-uint64_t bucket_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
-}
-
-static void wait_ns(uint64_t ns)
-{
-    struct timespec left = {(time_t)(ns / SECOND_NS), (long)(ns % SECOND_NS)};
-    while (nanosleep(&left, &left) != 0)
-        continue;
-}
 
 int bucket_make_nonce(char out[NONCE_DIGITS + 1])
 {
@@ -81,7 +67,7 @@ int bucket_refuse_read_only(const struct bucket *bucket)
 int bucket_check_lock(const struct bucket *bucket)
 {
     uint64_t until = atomic_load(&bucket->lock_until_ns);
-    bool is_lost = atomic_load(&bucket->is_lock_lost) || (until != 0 && bucket_now_ns() >= until);
+    bool is_lost = atomic_load(&bucket->is_lock_lost) || (until != 0 && clock_ns() >= until);
     return is_lost ? report_error(ERR_STALE, "start it again",
                                   "the lock of the store was lost: somebody else may be its writer")
                    : 0;
@@ -278,9 +264,9 @@ static int try_once(struct bucket *bucket, struct s3_call *call, struct texts *t
     http->was_sent = false;
     ERR_TRY(sign(bucket, call, texts));
     ERR_TRY(take_connection(bucket, &connection));
-    uint64_t begun_ns = bucket_now_ns();
+    uint64_t begun_ns = clock_ns();
     int error = http_perform(connection, http);
-    storage_meter_count(bucket->base.meter, measure_of(call), (bucket_now_ns() - begun_ns) / 1000);
+    storage_meter_count(bucket->base.meter, measure_of(call), (clock_ns() - begun_ns) / 1000);
     put_connection(bucket, connection);
     if (error == 0)
         learn_clock(bucket, http);
@@ -427,28 +413,29 @@ static uint64_t random_below(uint64_t limit)
 {
     uint64_t value = 0;
     if (getrandom(&value, sizeof value, 0) != sizeof value)
-        value = bucket_now_ns();
+        value = clock_ns();
     return limit > 0 ? value % limit : 0;
 }
 
 static void wait_for_calm(struct bucket *bucket)
 {
     pthread_mutex_lock(&bucket->mutex);
-    uint64_t until = bucket->slow_until_ns, now = bucket_now_ns();
+    uint64_t until = bucket->slow_until_ns, now = clock_ns();
     pthread_mutex_unlock(&bucket->mutex);
     if (now < until)
-        wait_ns(until - now + random_below((until - now) / 4 + 1));
+        clock_sleep_ns(until - now + random_below((until - now) / 4 + 1));
 }
 
 static void slow_down(struct bucket *bucket, uint32_t asked_s)
 {
     pthread_mutex_lock(&bucket->mutex);
-    uint64_t now = bucket_now_ns();
+    uint64_t now = clock_ns();
     if (now >= bucket->slow_until_ns) { /* otherwise another request has just received the same */
         uint64_t next = 2 * bucket->slow_ns;
         next = next < SLOW_FIRST_NS ? SLOW_FIRST_NS : next;
         bucket->slow_ns = next < SLOW_MAX_NS ? next : SLOW_MAX_NS;
-        uint64_t asked = asked_s * SECOND_NS < SLOW_MAX_NS ? asked_s * SECOND_NS : SLOW_MAX_NS;
+        uint64_t asked =
+            asked_s * CLOCK_SECOND_NS < SLOW_MAX_NS ? asked_s * CLOCK_SECOND_NS : SLOW_MAX_NS;
         bucket->slow_until_ns = now + (asked > bucket->slow_ns ? asked : bucket->slow_ns);
     }
     pthread_mutex_unlock(&bucket->mutex);
@@ -475,25 +462,25 @@ static bool take_token(struct bucket *bucket)
 static bool try_again(struct bucket *bucket, struct tries *tries, enum verdict verdict,
                       const struct s3_call *call)
 {
-    uint64_t spent = bucket_now_ns() - tries->begin_ns;
+    uint64_t spent = clock_ns() - tries->begin_ns;
     if (verdict == AGAIN_CLOCK || verdict == AGAIN_KEYS) {
         if (verdict == AGAIN_KEYS)
             credentials_expire(bucket->credentials);
         return tries->fixes++ < FIXES_MAX;
     }
-    if (spent >= bucket->retry_s * SECOND_NS || !take_token(bucket))
+    if (spent >= bucket->retry_s * CLOCK_SECOND_NS || !take_token(bucket))
         return false;
     if (verdict == AGAIN_SLOWLY)
         slow_down(bucket, call->http.retry_after_s);
     uint64_t limit = WAIT_FIRST_NS << (tries->count < 12 ? tries->count : 12);
-    wait_ns(random_below(limit < WAIT_MAX_NS ? limit : WAIT_MAX_NS));
+    clock_sleep_ns(random_below(limit < WAIT_MAX_NS ? limit : WAIT_MAX_NS));
     tries->count++;
     return true;
 }
 
 int s3_perform(struct bucket *bucket, struct s3_call *call)
 {
-    struct tries tries = {.begin_ns = bucket_now_ns()};
+    struct tries tries = {.begin_ns = clock_ns()};
     struct texts *texts = calloc(1, sizeof *texts);
     int error = texts != NULL ? hash_body(texts->sha256, call)
                               : report_error(ERR_MEMORY, NULL, "no memory for a request");

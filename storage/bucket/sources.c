@@ -10,6 +10,7 @@
  * Files and responses are read into memory of the same kind, or wiped. */
 #include "storage/bucket/sources.h"
 
+#include "proto/base/clock.h"
 #include "storage/http/http.h"
 #include "storage/http/sigv4.h"
 #include "storage/http/xml.h"
@@ -41,13 +42,11 @@ static bool has_both(const struct keys *keys)
 static int64_t end_of(const char *text)
 {
     struct tm utc = {0};
-    struct timespec now;
     const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &utc);
     if (rest == NULL)
         return 0;
-    clock_gettime(CLOCK_MONOTONIC, &now);
     int64_t left = (int64_t)timegm(&utc) - (int64_t)time(NULL);
-    return now.tv_sec + (left > 1 ? left : 1);
+    return clock_ms() / 1000 + (left > 1 ? left : 1);
 }
 
 /* ---- environment ---- */

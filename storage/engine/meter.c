@@ -7,11 +7,11 @@
  * WINDOW requests each bucket is halved, so percentiles are those of the last few thousand. A
  * histogram has all requests, for rates. */
 #include "storage/engine/meter.h"
+#include "proto/base/clock.h"
 #include "storage/engine/measured.h"
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define BUCKETS 124u /* up to 71 minutes */
 #define WINDOW 4096u
@@ -27,13 +27,6 @@ struct storage_meter {
     struct counted of[STORAGE_MEASURES];
     uint32_t in_work;
 };
-
-static uint64_t now_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
-}
 
 static uint32_t bucket_of(uint64_t us)
 {
@@ -92,7 +85,7 @@ void storage_meter_begin(struct storage_meter *meter, struct storage_request *re
     request->meter = meter;
     if (meter == NULL)
         return;
-    request->begun_us = now_us();
+    request->begun_us = clock_ns() / 1000;
     pthread_mutex_lock(&meter->mutex);
     meter->in_work++;
     pthread_mutex_unlock(&meter->mutex);
@@ -115,7 +108,7 @@ void storage_done(struct storage_request *request)
 {
     struct storage_meter *meter = request->meter;
     if (meter != NULL) {
-        uint64_t us = now_us() - request->begun_us;
+        uint64_t us = clock_ns() / 1000 - request->begun_us;
         bool has_bytes = request->error == 0 && request->op != STORAGE_SYNC;
         pthread_mutex_lock(&meter->mutex);
         count(&meter->of[request->op], has_bytes ? request->bytes : 0, us);

@@ -18,6 +18,7 @@
  *
  * The completion queue cannot overflow: it has twice as many places as there are entries, and
  * entries are the depth and the eventfd's read. */
+#include "proto/base/clock.h"
 #include "storage/engine/engine.h"
 #include "storage/engine/ring.h"
 
@@ -27,7 +28,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define URING_BUFFERS_MAX 16384u          /* the kernel's own limit */
@@ -174,7 +174,7 @@ static void complete(struct uring_engine *engine, struct storage_request *reques
 /* Waits a little before the kernel is asked again, when it is short of memory. */
 static void pause_for_memory(void)
 {
-    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    clock_sleep_ms(1);
 }
 
 static void reap(struct uring_engine *engine)

@@ -18,6 +18,7 @@
  * verified without the data is there. */
 #include "ckptd/core/history.h"
 #include "ckptd/core/hooks.h"
+#include "proto/base/clock.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/scale_model.h"
 #include "tests/unit/ckptd.h"
@@ -182,7 +183,7 @@ static struct save *make_save(uint64_t step)
     save->world_size = group.world_size;
     save->stages = bench_allocate(save->world_size, sizeof *save->stages);
     save->remote = bench_allocate(save->world_size, sizeof *save->remote);
-    save->begun_ms = save->ended_ms = loop_now_ms();
+    save->begun_ms = save->ended_ms = clock_ms();
     save->state_json = strdup("{\"data\":{\"sample\":1048576},\"metrics\":{\"loss\":2.5}}");
     snprintf(save->nonce, sizeof save->nonce, "%032" PRIx64, step);
     BENCH_TRY(shard_dir_key(save->dir, sizeof save->dir, RUN, step, 1), report_line());

@@ -6,6 +6,7 @@
  * service in this process (ckptd_bed.h) in which rank 0 is two saves ahead of rank 1, so that both
  * its images stay in use until the test starts rank 1. The store delays each request for a random
  * time (the fault back-end): the later save is often on disk first. */
+#include "proto/base/clock.h"
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
 
@@ -67,9 +68,9 @@ struct waiting {
 static void *begin_main(void *argument)
 {
     struct waiting *waiting = argument;
-    int64_t begun = loop_now_ms();
+    int64_t begun = clock_ms();
     waiting->error = peer_begin_within(waiting->peer, waiting->step, waiting->busy_ms);
-    waiting->waited_ms = loop_now_ms() - begun;
+    waiting->waited_ms = clock_ms() - begun;
     return NULL;
 }
 

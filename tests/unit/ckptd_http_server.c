@@ -6,6 +6,7 @@
  * request ends at its time limit. Method: a real service on the bed, whose thread is held; a
  * request is a socket. tests/integration/web.py tests the rest. */
 #include "ckptd/core/service.h"
+#include "proto/base/clock.h"
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/suite.h"
 
@@ -69,9 +70,9 @@ BED_TEST_BETWEEN(test_web__a_service_thread_that_stands_still_is_not_healthy, se
     assert_int_equal(get("/healthz"), 200);
     bed_hold(bed);
     sleep_ms(300); /* the answer before is old by now */
-    int64_t before = loop_now_ms();
+    int64_t before = clock_ms();
     int code = get("/healthz");
-    int64_t took_ms = loop_now_ms() - before;
+    int64_t took_ms = clock_ms() - before;
     bed_go_on(bed);
     assert_int_equal(code, 503);
     assert_non_null(strstr(said, "does not answer"));
@@ -84,15 +85,15 @@ static int64_t trickle(void)
 {
     int fd = connect_here();
     char byte;
-    int64_t began_ms = loop_now_ms();
+    int64_t began_ms = clock_ms();
     dprintf(fd, "GET /healthz HTTP/1.1\r\nX: ");
     while (recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN &&
-           loop_now_ms() - began_ms < 9000) {
+           clock_ms() - began_ms < 9000) {
         sleep_ms(100);
         send(fd, "x", 1, MSG_NOSIGNAL);
     }
     close(fd);
-    return loop_now_ms() - began_ms;
+    return clock_ms() - began_ms;
 }
 
 BED_TEST_BETWEEN(test_web__a_request_that_comes_byte_by_byte_has_its_time, set_up, bed_tear_down)

@@ -6,6 +6,7 @@
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
 #include "ckptd/tiers/majority.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "storage/engine/backend.h"
 #include "tests/unit/quorum_all.h"
@@ -133,7 +134,7 @@ static void go_on(struct majority_waiter *waiter)
 /* Checks every 2 ms whether the expected result is there, and ends the loop then. */
 static void look(struct timer *timer)
 {
-    if (bed.advance() || loop_now_ms() > bed.until_ms)
+    if (bed.advance() || clock_ms() > bed.until_ms)
         loop_stop(bed.service.loop);
     else
         loop_timer(bed.service.loop, timer, 2);
@@ -143,13 +144,13 @@ static void look(struct timer *timer)
 static bool run(bool (*advance)(void))
 {
     bed.advance = advance;
-    bed.until_ms = loop_now_ms() + LIMIT_MS;
+    bed.until_ms = clock_ms() + LIMIT_MS;
     bed.timer.run = look;
     bed.waiter.go_on = go_on;
     majority_publish(&bed.service, &bed.quorum, KEY, TEXT, NONCE, &bed.waiter);
     loop_timer(bed.service.loop, &bed.timer, 2);
     loop_run(bed.service.loop);
-    return loop_now_ms() <= bed.until_ms;
+    return clock_ms() <= bed.until_ms;
 }
 
 static bool is_settled(void)

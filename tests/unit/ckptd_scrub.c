@@ -23,11 +23,12 @@ static struct peer peers[RANKS];
 
 /* The daemon's clock runs ahead by so much (--wrap). */
 static atomic_llong clock_ahead_ms;
-int64_t __real_loop_now_ms(void);
-int64_t __wrap_loop_now_ms(void);
-int64_t __wrap_loop_now_ms(void)
+uint64_t __real_clock_read(clockid_t clock);
+uint64_t __wrap_clock_read(clockid_t clock);
+uint64_t __wrap_clock_read(clockid_t clock)
 {
-    return __real_loop_now_ms() + clock_ahead_ms;
+    bool is_ahead = clock == CLOCK_MONOTONIC;
+    return __real_clock_read(clock) + (is_ahead ? (uint64_t)clock_ahead_ms * 1000000 : 0);
 }
 
 static atomic_uint num_waits, num_rests;

@@ -6,6 +6,7 @@
  * image). Method: a service in this process (ckptd_bed.h) with 4 MiB of state; the test polls a
  * save without waiting, since waiting would hurry it, and compares times with those of the rate
  * alone. */
+#include "proto/base/clock.h"
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
 
@@ -55,11 +56,11 @@ static int64_t until_committed(struct bed *bed, uint64_t step, int64_t since)
 {
     Holdfast__V1__SaveState state;
     while ((state = ask_save(bed, step, 0, NULL)) == HOLDFAST__V1__SAVE_STATE__SAVE_STAGING) {
-        assert_true(loop_now_ms() - since < SOON_MS);
+        assert_true(clock_ms() - since < SOON_MS);
         sleep_ms(5);
     }
     assert_int_equal(state, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-    return loop_now_ms() - since;
+    return clock_ms() - since;
 }
 
 static double number_of(struct bed *bed, const char *name)
@@ -86,7 +87,7 @@ TEST_BETWEEN(test_gate__a_save_takes_as_long_as_the_rate_says_and_is_committed, 
              tear_down)
 {
     struct bed *bed = start_with(state, 4 * MIB, 0, RANKS);
-    int64_t start = loop_now_ms(), bytes = 0;
+    int64_t start = clock_ms(), bytes = 0;
     begin_all(RANKS, 1);
     int64_t ms = until_committed(bed, 1, start);
     for (uint32_t i = 0; i < RANKS; i++)
@@ -107,9 +108,9 @@ TEST_BETWEEN(test_gate__loads_are_not_held_to_the_rate, bed_set_up_stopped, tear
     peers_close(peers, 1);
     bed_stop(bed);
     assert_int_equal(bed_start(bed), 0);
-    int64_t start = loop_now_ms();
+    int64_t start = clock_ms();
     assert_int_equal(load_all(bed, 1, NULL), 0);
-    assert_true(loop_now_ms() - start < HURRIED_MS);
+    assert_true(clock_ms() - start < HURRIED_MS);
 }
 
 static void await_held(struct bed *bed)
@@ -137,7 +138,7 @@ static void find_no_image(struct bed *bed)
 {
     begin_all(RANKS, 2);
     assert_int_equal(peer_begin(&peers[0], 3), ERR_BUSY);
-    until_committed(bed, 1, loop_now_ms());
+    until_committed(bed, 1, clock_ms());
 }
 
 /* It is finished, not given up. */
@@ -158,7 +159,7 @@ static void begin_a_new_attempt(struct bed *bed)
 static void die(struct bed *bed)
 {
     peers_close(peers, RANKS);
-    until_committed(bed, 1, loop_now_ms());
+    until_committed(bed, 1, clock_ms());
 }
 
 TEST(test_gate__who_waits_for_a_save_does_not_wait_for_manners)
@@ -174,13 +175,13 @@ TEST(test_gate__who_waits_for_a_save_does_not_wait_for_manners)
         struct bed *bed = ways[i].by_phases ? start_with(state, 0, PATIENCE_LONG_MS, RANKS)
                                             : start_with(state, RATE_SLOW, 0, RANKS);
         say_all(ways[i].by_phases ? ARENA_PHASE_BUSY : ARENA_PHASE_QUIET);
-        int64_t start = loop_now_ms();
+        int64_t start = clock_ms();
         begin_all(RANKS, 1);
         await_held(bed);
         assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
         assert_true(number_of(bed, "chunks_held") > 0); /* so asking did not hurry it */
         ways[i].hurry(bed);
-        assert_true(loop_now_ms() - start < (ways[i].by_phases ? SOON_MS : HURRIED_MS));
+        assert_true(clock_ms() - start < (ways[i].by_phases ? SOON_MS : HURRIED_MS));
         assert_int_equal(load_all(bed, 1, NULL), 0);
         tear_down(state);
     }
@@ -192,7 +193,7 @@ TEST_BETWEEN(test_gate__what_is_announced_after_somebody_waits_is_not_held_back_
     struct bed *bed = start_with(state, RATE_SLOW, 0, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_int_equal(ask_save(bed, 1, 20, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
-    int64_t start = loop_now_ms();
+    int64_t start = clock_ms();
     peer_finish(&peers[0], 1);
     assert_true(until_committed(bed, 1, start) < HURRIED_MS);
 }
@@ -203,13 +204,13 @@ TEST_BETWEEN(test_gate__a_window_is_not_held_back, bed_set_up_stopped, tear_down
     struct bed *bed = *state;
     bed->config.pool_bytes = 4 * MIB; /* an image needs 5 segments */
     bed = start_with(state, RATE_SLOW, 0, 1);
-    int64_t start = loop_now_ms();
+    int64_t start = clock_ms();
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_true(peers[0].num_segments < peers[0].image_bytes / MIB + 1);
     struct arena_window window;
     for (uint64_t at = peers[0].data_byte, end = at + peers[0].bytes; at < end; at = window.end) {
         arena_window_get(&window, peers[0].control);
-        assert_true(loop_now_ms() - start < SOON_MS);
+        assert_true(clock_ms() - start < SOON_MS);
         window.end = window.end < end ? window.end : end;
         if (window.end <= at) {
             window.end = at;
@@ -242,7 +243,7 @@ TEST_BETWEEN(test_gate__a_trainer_that_is_busy_for_ever_gets_its_save_within_the
 {
     struct bed *bed = start_with(state, 0, PATIENCE_MS, RANKS);
     say_all(ARENA_PHASE_BUSY);
-    int64_t start = loop_now_ms();
+    int64_t start = clock_ms();
     begin_all(RANKS, 1);
     int64_t ms = until_committed(bed, 1, start);
     assert_true(ms >= PATIENCE_MS && ms < PATIENCE_MS + SOON_MS);
@@ -263,7 +264,7 @@ TEST_BETWEEN(test_gate__a_save_is_written_when_the_last_rank_becomes_quiet, bed_
     sleep_ms(200);
     assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
     assert_true(number_of(bed, "chunks_held") > 0);
-    int64_t start = loop_now_ms();
+    int64_t start = clock_ms();
     say(&peers[1], ARENA_PHASE_QUIET);
     assert_true(until_committed(bed, 1, start) < SOON_MS);
     assert_true(number_of(bed, "held_by_phases_seconds") >= 0.35);
@@ -277,7 +278,7 @@ TEST_BETWEEN(test_gate__any_other_number_in_the_control_page_means_quiet, bed_se
     struct bed *bed = start_with(state, 0, PATIENCE_LONG_MS, RANKS);
     for (uint32_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         __atomic_store_n(&peers[0].control->phase, numbers[i], __ATOMIC_RELAXED);
-        int64_t start = loop_now_ms();
+        int64_t start = clock_ms();
         begin_all(RANKS, i + 1);
         assert_true(until_committed(bed, i + 1, start) < SOON_MS);
     }

@@ -4,10 +4,10 @@
  * of the ring. Method: ranks run in threads and check their own recorder; errors are counted, and
  * the test's own thread asserts. The dump is read as text. When one of two ranks stops in mid-step,
  * the dump shows the position of both in their program. */
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
-#include "trainer/base/clock.h"
 #include "trainer/comm/flight.h"
 #include "trainer/parallel/execution.h"
 #include "trainer/run/timeouts.h"

@@ -3,10 +3,10 @@
  * Goal: a rank that waits much less than the others of its stage is named, once its host was late
  * twice in a row. Method: a table of waits; four threads that meet in barriers, of which one comes
  * late. */
+#include "proto/base/clock.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
-#include "trainer/base/clock.h"
 #include "trainer/comm/flight.h"
 #include "trainer/observe/stragglers.h"
 

@@ -2,10 +2,10 @@
  *
  * Goal: rank 0 reads files and clocks, and removes a save switch. Method: switches on files of a
  * scratch folder; clocks are set back. */
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "tests/unit/shell.h"
 #include "tests/unit/suite.h"
-#include "trainer/base/clock.h"
 #include "trainer/config/launched.h"
 #include "trainer/config/switches.h"
 

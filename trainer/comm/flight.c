@@ -1,5 +1,6 @@
 /* flight.c - the ring of a rank's calls (see flight.h). */
 #include "trainer/comm/flight.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "trainer/comm/flight_ring.h"
 
@@ -34,13 +35,6 @@ static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct flight *all_flights;
 
 static const char *const states[] = {"enqueued", "started", "done", "failed"};
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* Owns the ring; NULL: no memory. */
 static struct flight *with_ring(struct flight_ring *ring)
@@ -147,13 +141,9 @@ const char *flight_limit_setting(const struct flight *flight)
 
 struct timespec flight_deadline(const struct flight *flight)
 {
-    struct timespec at = {0};
-    int64_t seconds = flight != NULL ? flight->limit_seconds : 0;
-    if (seconds == 0)
-        return at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_sec += (time_t)seconds;
-    return at;
+    uint64_t seconds = flight != NULL ? (uint64_t)flight->limit_seconds : 0;
+    return seconds == 0 ? (struct timespec){0}
+                        : clock_after_ns(CLOCK_MONOTONIC, seconds * CLOCK_SECOND_NS);
 }
 
 /* ---- the step's program ---- */
@@ -211,7 +201,7 @@ void flight_enter_op(struct flight *flight, const char *lane, const struct fligh
     if (of == NULL && flight->ring->num_lanes < FLIGHT_LANES_MAX)
         of = &flight->ring->lanes[flight->ring->num_lanes++];
     if (of != NULL) {
-        *of = (struct flight_lane){.lane = lane, .at = *place, .since_ns = now_ns()};
+        *of = (struct flight_lane){.lane = lane, .at = *place, .since_ns = clock_ns()};
         (void)find_due(flight, lane, from, &of->due);
         flight_ring_keep_text(flight->ring, lane);
         flight_ring_keep_text(flight->ring, place->what);
@@ -303,7 +293,7 @@ void flight_call_begins(struct flight *flight)
 {
     if (flight == NULL)
         return;
-    uint64_t now = now_ns();
+    uint64_t now = clock_ns();
     pthread_mutex_lock(&flight->lock);
     if (flight->num_called++ == 0)
         flight->called_since_ns = now;
@@ -314,7 +304,7 @@ void flight_call_ends(struct flight *flight)
 {
     if (flight == NULL)
         return;
-    uint64_t now = now_ns();
+    uint64_t now = clock_ns();
     pthread_mutex_lock(&flight->lock);
     if (--flight->num_called == 0 && now > flight->called_since_ns)
         flight->called_ns += now - flight->called_since_ns;
@@ -353,7 +343,7 @@ uint64_t flight_begin(struct flight *flight, const struct comm *comm, const stru
                                    .peer = call->peer,
                                    .tag = call->tag,
                                    .bytes = comm_call_bytes(comm, call),
-                                   .enqueued_ns = now_ns(),
+                                   .enqueued_ns = clock_ns(),
                                    .place = here};
     pthread_mutex_lock(&flight->lock);
     uint64_t id = record.id = flight->ring->count + 1;
@@ -376,7 +366,7 @@ void flight_start(struct flight *flight, uint64_t id)
     struct flight_record *record = at(flight, id);
     if (record != NULL) {
         record->state = FLIGHT_STARTED;
-        record->started_ns = now_ns();
+        record->started_ns = clock_ns();
     }
     pthread_mutex_unlock(&flight->lock);
 }
@@ -389,7 +379,7 @@ void flight_end(struct flight *flight, uint64_t id, int rc)
     struct flight_record *record = at(flight, id);
     if (record != NULL) {
         record->state = rc == 0 ? FLIGHT_DONE : FLIGHT_FAILED;
-        record->ended_ns = now_ns();
+        record->ended_ns = clock_ns();
     }
     if (flight->mirror.begin != NULL)
         flight->mirror.end(flight->mirror.user, id);
@@ -497,7 +487,7 @@ static void log_lanes(struct flight *flight, const char *reason)
         if (has_next)
             print_place(&next, then);
         log_warn("comm", "rank %u (%s): lane %s began %s %.3f s ago%s%s%s%s", flight->rank, reason,
-                 of->lane, at, (double)(now_ns() - of->since_ns) * 1e-9,
+                 of->lane, at, (double)(clock_ns() - of->since_ns) * 1e-9,
                  is_due ? "" : ", where its program has ", is_due ? "" : due,
                  has_next ? "; next by its program: " : "", has_next ? then : "");
     }
@@ -506,7 +496,7 @@ static void log_lanes(struct flight *flight, const char *reason)
 /* Logs calls that are under way or failed, and the last that ended. Call with the lock held. */
 static void log_records(struct flight *flight, const char *reason)
 {
-    uint64_t now = now_ns();
+    uint64_t now = clock_ns();
     for (uint64_t id = first_id(flight); id <= flight->ring->count; id++) {
         const struct flight_record *r = &flight->ring->records[id % flight->ring->num_records];
         bool is_over = r->state == FLIGHT_DONE && id < flight->ring->count;

@@ -12,6 +12,7 @@
  * Errors are returned, not fatal (MPI_ERRORS_RETURN), and become ERR_UNAVAILABLE. The launcher
  * handles a lost peer: Open MPI's mpirun ends every rank when one dies. When the world is lost, by
  * an error or by comm_fail, all waits of this rank end; those of other ranks end when it aborts. */
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "trainer/comm/private.h"
 
@@ -134,16 +135,15 @@ static bool mark_lost(struct mpi *m, bool is_lost)
  * process of the machine from running for up to minutes (seen with Linux 6.18). */
 static int finish(struct mpi *m, const struct comm_call *call, MPI_Request *request)
 {
-    struct timespec deadline = flight_deadline(m->base.flight), now;
+    struct timespec deadline = flight_deadline(m->base.flight);
     int is_done = 0;
     for (uint32_t i = 0; !is_done; i++) {
         ERR_TRY(
             IN_MPI(m, MPI_Test(request, &is_done, MPI_STATUS_IGNORE), comm_kind_name(call->kind)));
         if (is_done || i < ASK_AGAIN)
             continue;
-        nanosleep(&(struct timespec){.tv_nsec = ASK_EVERY_NS}, NULL);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        bool is_late = deadline.tv_sec != 0 && now.tv_sec > deadline.tv_sec;
+        clock_sleep_ns(ASK_EVERY_NS);
+        bool is_late = deadline.tv_sec != 0 && clock_ms() / 1000 > deadline.tv_sec;
         if (mark_lost(m, is_late)) {
             report_clear(); /* another lane has the reason */
             return ERR_UNAVAILABLE;

@@ -18,9 +18,9 @@
  * is queued at once on a separate lane, after the earlier work of the communicator's lane; its wait
  * polls an event. Two ranks that send each other such messages have a communicator for each
  * direction (parallel/channels.c). */
+#include "proto/base/clock.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/comm/private.h"
 
 #include <nccl.h>
@@ -86,9 +86,7 @@ static int give_up(struct nccl *n, int rc)
 /* 0: continue to wait. */
 static int check_wait(struct nccl *n, const struct comm_call *call, const struct timespec *until)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (until->tv_sec != 0 && now.tv_sec > until->tv_sec)
+    if (until->tv_sec != 0 && clock_ms() / 1000 > until->tv_sec)
         return comm_late(&n->base, call);
     if (n->host->ops->is_failed == NULL || !n->host->ops->is_failed(n->host))
         return 0;
@@ -124,7 +122,7 @@ static int finish(struct nccl *n, const struct comm_call *call, cudaStream_t str
                                   cudaGetErrorString(done), comm_kind_name(call->kind), call->site);
         }
         if (rc == 0 && i >= ASK_AGAIN) {
-            nanosleep(&(struct timespec){.tv_nsec = ASK_EVERY_NS}, NULL);
+            clock_sleep_ns(ASK_EVERY_NS);
             rc = check_wait(n, call, &until);
         }
     }

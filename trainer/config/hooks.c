@@ -1,9 +1,9 @@
 /* hooks.c - instruments by which tests change a run (see hooks.h). */
 #include "trainer/config/hooks.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <math.h>
-#include <time.h>
 #include <unistd.h>
 
 #define POLL_NS 10000000 /* between two checks of want_stop */
@@ -15,7 +15,7 @@ void hooks_in_step(const struct config *config, int64_t step,
         return;
     log_info("train", "process %d pauses within step %lld", (int)getpid(), (long long)step);
     while (want_stop == NULL || *want_stop == 0)
-        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+        clock_sleep_ns(POLL_NS);
 }
 
 bool hooks_wait(const struct config *config)
@@ -35,5 +35,5 @@ void hooks_before_copy(const struct config *config)
 {
     long us = (long)config->slow_copy_us;
     if (us > 0)
-        nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
+        clock_sleep_ns((uint64_t)us * 1000);
 }

@@ -1,12 +1,11 @@
 /* switches.c - switch files and clocks (see switches.h). */
 #include "trainer/config/switches.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/base/memory_check.h"
 #include "trainer/config/launched.h"
 
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MEMORY_SECONDS 1.0 /* between two measurements */
@@ -85,12 +84,10 @@ static double lead_of(struct switches *switches, double save_seconds)
 
 static bool job_is_over(const struct switches *switches, double lead)
 {
-    struct timespec now;
     double least = switches->config->exit_lead_seconds;
     if (switches->job_end <= 0 || least <= 0)
         return false;
-    clock_gettime(CLOCK_REALTIME, &now);
-    double left = switches->job_end - (double)now.tv_sec;
+    double left = switches->job_end - clock_wall_seconds();
     lead = lead > least ? lead : least;
     if (left > lead)
         return false;

@@ -1,6 +1,7 @@
 /* places.c - the user's cache folder, folders in it, and locks (see places.h). */
 #include "trainer/corpus/places.h"
 
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <errno.h>
@@ -10,7 +11,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define LOCK_POLL_NS 50000000L /* between two tries to get a lock */
@@ -55,7 +55,7 @@ int places_lock(int *out, const char *path, const volatile sig_atomic_t *want_st
                  path);
     bool stops = false;
     while (!stops && (errno == EWOULDBLOCK || errno == EINTR)) {
-        nanosleep(&(struct timespec){0, LOCK_POLL_NS}, NULL);
+        clock_sleep_ns(LOCK_POLL_NS);
         if (flock(*out, LOCK_EX | LOCK_NB) == 0)
             return 0;
         stops = want_stop != NULL && *want_stop != 0;

@@ -5,14 +5,13 @@
  * discard its current read. */
 #include "trainer/data/ahead.h"
 
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/base/stacks.h"
-#include "trainer/base/clock.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SLOTS 4u /* without a mask */
 

@@ -1,7 +1,7 @@
 /* bar.c - the progress bar (see bar.h). */
 #include "trainer/observe/bar.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 
 #include <inttypes.h>
 #include <stdio.h>

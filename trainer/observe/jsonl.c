@@ -1,5 +1,6 @@
 /* jsonl.c - writes a run's steps as lines of JSON (see jsonl.h). */
 #include "trainer/observe/jsonl.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "trainer/observe/digests.h"
 #include "trainer/plan/schedule.h"
@@ -10,7 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct jsonl {
     const struct config *config;
@@ -55,12 +55,10 @@ static void set(json_t *line, const char *key, double value)
 
 static json_t *begin_line(const struct jsonl *j, const char *key, int64_t step)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     json_t *line = json_object();
     json_object_set_new(line, "attempt", json_integer((json_int_t)j->attempt));
     json_object_set_new(line, key, json_integer(step));
-    set(line, "time", (double)now.tv_sec + 1e-3 * (double)(now.tv_nsec / 1000000));
+    set(line, "time", 1e-3 * (double)clock_wall_ms());
     return line;
 }
 

@@ -5,8 +5,8 @@
  * (their initial values, or their conversion after a load), first step. */
 #include "trainer/observe/metrics.h"
 #include "kernels/device.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/base/memory_check.h"
 #include "trainer/observe/bar.h"
 #include "trainer/observe/breaks.h"

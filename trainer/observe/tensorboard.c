@@ -1,6 +1,7 @@
 /* tensorboard.c - writes a file of events (see tensorboard.h). */
 #include "trainer/observe/tensorboard.h"
 
+#include "proto/base/clock.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
 #include "proto/model/tensorboard.pb-c.h"
@@ -42,10 +43,8 @@ static uint32_t masked_checksum(const void *bytes, size_t length)
 static void write_event(struct tensorboard *board, Tensorboard__Event *event)
 {
     uint8_t bytes[EVENT_BYTES];
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     event->has_wall_time = true;
-    event->wall_time = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    event->wall_time = clock_wall_seconds();
     uint64_t length = tensorboard__event__get_packed_size(event);
     CHECK(length <= EVENT_BYTES);
     tensorboard__event__pack(event, bytes);

@@ -4,8 +4,8 @@
  * for each number and the others 0, which needs no rounding; every second time all have 0, which
  * shows wrong bits. Each rank gathers the data of the others. */
 #include "kernels/device.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/comm/comm.h"
 #include "trainer/preflight/links.h"
 #include "trainer/preflight/private.h"

@@ -1,8 +1,8 @@
 /* links.c - see links.h. */
 #include "trainer/preflight/links.h"
 #include "kernels/device.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/base/median.h"
 #include "trainer/comm/comm.h"
 #include "trainer/config/launched.h"

@@ -4,8 +4,8 @@
  * once, then by the first rank of each host. Clocks are compared with that of rank 0's host: rank 0
  * asks all ranks for the time, and assumes that they read it in the middle of the shortest round.
  * Collectives carry the times, since TCP has no messages between two ranks. */
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/comm/comm.h"
 #include "trainer/preflight/private.h"
 
@@ -19,7 +19,6 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BYTES_MIN ((size_t)64 << 20)
@@ -124,21 +123,14 @@ static double copy_memory(const struct node_trial *trial, double *out_best)
     return COPIES * (double)trial->bytes / (clock_seconds() - begin);
 }
 
-static double time_of_day(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 /* One round: rank 0 tells all ranks to read their clocks, and gathers the times. Collective. */
 static int exchange_clocks(struct comm *world, double *times, const size_t *bytes, double *out_sent,
                            double *out_trip)
 {
     double start = clock_seconds(), now;
-    *out_sent = time_of_day();
+    *out_sent = clock_wall_seconds();
     ERR_TRY(comm_broadcast(world, out_sent, sizeof *out_sent, 0));
-    now = time_of_day();
+    now = clock_wall_seconds();
     ERR_TRY(comm_all_gather_v(world, &now, sizeof now, times, bytes, bytes + world->size));
     *out_trip = clock_seconds() - start;
     return 0;

@@ -3,8 +3,8 @@
  * In a round each rank sends to the rank at the round's offset after it and receives from the one
  * as far before it, all at once. The rounds of all offsets cover all pairs. A rate is that of the
  * receiver, and ends with the last byte: its own send may still go on. */
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/comm/comm.h"
 #include "trainer/preflight/private.h"
 

@@ -1,9 +1,9 @@
 /* preflight.c - see preflight.h. */
 #include "kernels/device.h"
 #include "kernels/kernels.h"
+#include "proto/base/clock.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/comm/comm.h"
 #include "trainer/preflight/private.h"
 #include "trainer/run/timeouts.h"

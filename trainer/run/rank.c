@@ -1,8 +1,8 @@
 /* rank.c - opens and closes the parts of a rank (see rank.h). */
 #include "trainer/run/rank.h"
 #include "kernels/device.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/comm/flight.h"
 #include "trainer/config/launched.h"
 #include "trainer/data/ahead.h"

@@ -1,8 +1,8 @@
 /* signals.c - the trainer's signal thread (see signals.h). */
 #include "trainer/run/signals.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/base/stacks.h"
-#include "trainer/base/clock.h"
 #include "trainer/comm/flight.h"
 
 #include <pthread.h>

@@ -1,5 +1,6 @@
 /* trace.c - draws real steps (see trace.h). */
 #include "trainer/run/trace.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "trainer/comm/flight.h"
 #include "trainer/config/config.h"
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 /* A row of the drawing is a lane of a rank. */
 struct trace_event {
@@ -32,13 +32,6 @@ struct trace {
     uint64_t begin_ns;
     bool is_drawn;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 int trace_new(struct trace **out, const struct trace_options *options, struct parallel *parallel)
 {
@@ -199,14 +192,14 @@ static void note_op(void *user, const struct op *op, uint32_t index, bool is_end
     struct trace_event *event = &trace->events[index];
     CHECK(index < trace->capacity);
     if (is_end) {
-        event->end_ns = now_ns();
+        event->end_ns = clock_ns();
         return;
     }
     *event = (struct trace_event){
         .rank = trace->world->rank, .stage = op->stage, .leaf = op->leaf, .block = op->block};
     snprintf(event->name, sizeof(event->name), "%s", op_name(op->kind));
     snprintf(event->row, sizeof(event->row), "%s", lane_name(op->lane));
-    event->begin_ns = now_ns();
+    event->begin_ns = clock_ns();
 }
 
 /* Drops the events of copies that a failed save did not make. */
@@ -348,7 +341,7 @@ int trace_step(struct trace *trace, struct parallel *parallel, const struct step
     if (!is_drawn && !is_own)
         return parallel_step(parallel, input, out);
     memset(trace->events, 0, trace->capacity * sizeof(*trace->events));
-    trace->begin_ns = now_ns();
+    trace->begin_ns = clock_ns();
     parallel_observe(parallel, &(struct op_observer){note_op, trace});
     int rc = parallel_step(parallel, input, out);
     parallel_observe(parallel, &(struct op_observer){0});

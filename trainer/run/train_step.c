@@ -1,7 +1,7 @@
 /* train_step.c - one training step of a rank (see train_step.h). */
 #include "trainer/run/train_step.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/comm/comm.h"
 #include "trainer/comm/flight.h"
 #include "trainer/plan/schedule.h"

@@ -11,8 +11,8 @@
  * trainer begins a last save only if the longest save of this start fits into the remaining time.
  * Otherwise it only waits for saves that ckptd has accepted, and makes no further step
  * (snapshot_has_time). */
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/config/switches.h"
 #include "trainer/save/grace.h"
 #include "trainer/save/private.h"

@@ -7,8 +7,8 @@
  * place: only its weights, for a run that begins at step 0, or with initial_load_model_only = false
  * all of its state. If no step is named, a damaged checkpoint is skipped for the one before it, as
  * in a load of this run (load.c). */
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/save/private.h"
 #include "trainer/save/tool.h"
 

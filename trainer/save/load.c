@@ -6,9 +6,9 @@
  * update are zeros and are not read, even if the checkpoint has them. So training can start from an
  * imported model without moments. The state on devices is compared with the checkpoint's digests
  * (arrived.c). */
+#include "proto/base/clock.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/data/manifest.h"
 #include "trainer/record/lineage.h"
 #include "trainer/save/private.h"

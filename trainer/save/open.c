@@ -6,9 +6,9 @@
  *
  * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy
  * thread. */
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/base/stream_copy.h"
-#include "trainer/base/clock.h"
 #include "trainer/config/hooks.h"
 #include "trainer/record/lineage.h"
 #include "trainer/save/private.h"

@@ -18,9 +18,9 @@
  * work in progress. If training dies before the later save is copied, the discarded step is
  * lost. */
 #include "proto/base/checksum.h"
+#include "proto/base/clock.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
-#include "trainer/base/clock.h"
 #include "trainer/config/switches.h"
 #include "trainer/data/manifest.h"
 #include "trainer/record/lineage.h"
@@ -32,7 +32,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define HURRY_MS 1u            /* of a call that returns soon and tells ckptd that training waits */
 #define PAUSE_SECONDS_MIN 0.01 /* between two such calls, doubling */

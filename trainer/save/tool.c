@@ -10,6 +10,7 @@
 #include "trainer/save/tool.h"
 
 #include "proto/base/checksum.h"
+#include "proto/base/clock.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "proto/layout/safetensors.h"
@@ -26,7 +27,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define ARGUMENTS_MAX 16
@@ -64,7 +64,7 @@ static int await(pid_t child, const volatile sig_atomic_t *want_stop)
             return status;
         if (!told && want_stop != NULL && *want_stop != 0)
             told = kill(child, SIGTERM) == 0;
-        nanosleep(&(struct timespec){0, POLL_NS}, NULL);
+        clock_sleep_ns(POLL_NS);
     }
 }
 

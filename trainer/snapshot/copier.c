@@ -14,9 +14,9 @@
  * leave SCHED_IDLE (RLIMIT_NICE of an ordinary user), it runs as SCHED_BATCH, which does not
  * preempt others. Only the opener changes the policy, so there is no race. */
 #include "trainer/snapshot/copier.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/base/stacks.h"
-#include "trainer/base/clock.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -15,6 +15,7 @@
 #include "clients/session.h"
 
 #include "proto/base/address.h"
+#include "proto/base/clock.h"
 #include "proto/base/json.h"
 #include "proto/format/origin.h"
 #include "proto/tls/tls.h"
@@ -138,10 +139,7 @@ static void *show_progress(void *argument)
     struct timespec next;
     do {
         show_once(waiting_line, &pruned_before);
-        clock_gettime(CLOCK_REALTIME, &next);
-        next.tv_nsec += TELL_EVERY_NS;
-        next.tv_sec += next.tv_nsec / 1000000000;
-        next.tv_nsec %= 1000000000;
+        next = clock_after_ns(CLOCK_REALTIME, TELL_EVERY_NS);
     } while (sem_timedwait(&waiting_line->is_over, &next) != 0);
     return NULL;
 }
@@ -431,7 +429,7 @@ int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool
             return error;
         if (waited_ms == 0)
             log_warn("server", "waiting: %s", report_line());
-        nanosleep(&(struct timespec){0, ADOPT_AGAIN_MS * 1000000l}, NULL);
+        clock_sleep_ms(ADOPT_AGAIN_MS);
     }
 }
 

@@ -5,6 +5,7 @@
  * terminal escapes) off the screen; text_json writes any bytes as valid JSON. */
 #include "clients/cli/engine/cli.h"
 
+#include "proto/base/clock.h"
 #include "proto/base/json.h"
 #include "proto/base/options.h"
 
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BAR_CELLS 28u
@@ -170,13 +170,6 @@ void failure_keep(struct failure *failure, int error)
 int failure_report(const struct failure *failure)
 {
     return failure->error == 0 ? 0 : report_restore(&failure->text, failure->error);
-}
-
-static uint64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 bool progress_is_wanted(const struct cli *cli)

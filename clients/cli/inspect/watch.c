@@ -4,11 +4,11 @@
  * Prints a line per poll, or a JSON object per line with --json. When ckptd goes away, watch
  * reports that and waits for it: it may be restarted under load. */
 #include "clients/cli/engine/cli.h"
+#include "proto/base/clock.h"
 #include "proto/base/json.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* The figures that one poll compares with the next. */
 struct poll {
@@ -17,17 +17,10 @@ struct poll {
     bool is_there;
 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static struct poll read_poll(const json_t *status)
 {
     const json_t *totals = json_object_get(status, "since_start");
-    return (struct poll){.seconds = now(),
+    return (struct poll){.seconds = clock_seconds(),
                          .committed = member_number(totals, "bytes_committed"),
                          .read = member_number(totals, "bytes_read"),
                          .commits = member_number(totals, "commits"),
@@ -162,12 +155,9 @@ int cli_watch(const struct cli *cli)
 {
     struct poll last = {0};
     struct store_polls polls = {0};
-    const struct timespec pause = {
-        .tv_sec = (time_t)cli->interval,
-        .tv_nsec = (long)((cli->interval - (double)(time_t)cli->interval) * 1e9)};
     int error = poll_once(&last, &polls, cli);
     for (int64_t count = 1; error == 0 && !ferror(stdout) && count != cli->count; count++) {
-        nanosleep(&pause, NULL);
+        clock_sleep(cli->interval);
         error = poll_once(&last, &polls, cli);
     }
     store_list_free(&polls.before);

@@ -10,6 +10,7 @@
  * requests under way end, then the folder is removed, then the signal is raised again. Only SIGKILL
  * and power loss leave it. */
 #include "clients/cli/machine/disk_test.h"
+#include "proto/base/clock.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -20,13 +21,6 @@
 
 #define TELL_EVERY_NS 100000000l
 #define FREE_PARTS 10u /* of the free space one remains free */
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 double disk_rate_bytes(const struct disk_rate *rate)
 {
@@ -119,7 +113,7 @@ static void submit_block(struct slot *slot, uint64_t block)
     slot->request.offset = block * slot->request.bytes;
     if (flow->op == STORAGE_WRITE)
         memcpy(slot->request.data, &slot->number, sizeof slot->number);
-    slot->begun = now();
+    slot->begun = clock_seconds();
     storage_submit(flow->bed->storage, &slot->request);
 }
 
@@ -127,7 +121,7 @@ static void block_done(struct storage_request *request)
 {
     struct slot *slot = request->user;
     struct flow *flow = slot->flow;
-    flow->ended = now();
+    flow->ended = clock_seconds();
     flow->times[flow->num_times++] = flow->ended - slot->begun;
     if (request->error != 0) {
         flow->error = request->error;
@@ -149,11 +143,7 @@ static void wait_for_end(struct flow *flow)
     uint64_t told = 0;
     bool is_over;
     do {
-        struct timespec next;
-        clock_gettime(CLOCK_REALTIME, &next);
-        next.tv_nsec += TELL_EVERY_NS;
-        next.tv_sec += next.tv_nsec / 1000000000;
-        next.tv_nsec %= 1000000000;
+        struct timespec next = clock_after_ns(CLOCK_REALTIME, TELL_EVERY_NS);
         is_over = sem_timedwait(&flow->finished, &next) == 0;
         uint64_t done = atomic_load(&flow->blocks_done);
         progress_add(&flow->bed->progress, (done - told) * flow->bed->test->block);
@@ -179,7 +169,7 @@ static int move_blocks(struct bed *bed, struct storage_object *object, enum stor
     const struct disk_test *test = bed->test;
     struct disk_rate *rate = op == STORAGE_WRITE ? &bed->test->write : &bed->test->read;
     struct flow flow = {.bed = bed, .object = object, .op = op, .first = first, .end = blocks};
-    double begun = now(), left = test->seconds_max - rate->seconds;
+    double begun = clock_seconds(), left = test->seconds_max - rate->seconds;
     flow.until = test->seconds_max > 0 ? begun + left : 0;
     flow.times = bed->times + rate->count;
     flow.num_running = blocks < test->depth ? (uint32_t)blocks : test->depth;
@@ -234,10 +224,10 @@ static int write_file(struct bed *bed, uint32_t file, uint64_t first, double *ou
     file_key(key, file);
     ERR_TRY(storage_object_create(bed->storage, &object, key, blocks * bed->test->block));
     int error = move_blocks(bed, object, STORAGE_WRITE, first, blocks, &bed->written[file]);
-    double begun = now();
+    double begun = clock_seconds();
     if (error == 0)
         error = storage_transfer(bed->storage, STORAGE_SYNC, object, 0, NULL, 0);
-    *out_sync = now() - begun;
+    *out_sync = clock_seconds() - begun;
     storage_object_close(bed->storage, object);
     return error;
 }

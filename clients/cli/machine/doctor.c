@@ -13,19 +13,12 @@
 #include "clients/cli/machine/doctor.h"
 
 #include "proto/base/address.h"
+#include "proto/base/clock.h"
 #include "proto/base/json.h"
 
 #include <string.h>
-#include <time.h>
 
 #define POOL_BYTES (4ull << 30) /* memory.pool_bytes, the default */
-
-static double clock_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* Bytes of the last save. If this ckptd has made none: of the largest newest checkpoint, as the
  * mean of its run. */
@@ -68,9 +61,9 @@ static int read_server(struct doctor *doctor)
     ERR_TRY(address_parse(&address, doctor->cli->server));
     doctor->is_far = address.kind == ADDRESS_TLS;
     text_safe(server, sizeof server, doctor->cli->server);
-    doctor->asked_s = clock_s();
+    doctor->asked_s = clock_wall_seconds();
     int error = cli_call_status(&doctor->status, doctor->cli);
-    doctor->answered_s = clock_s();
+    doctor->answered_s = clock_wall_seconds();
     if (error == 0)
         doctor_say(doctor, DOCTOR_OK, "server", "", "%s answered in %.1f ms", server,
                    1e3 * (doctor->answered_s - doctor->asked_s));

@@ -1,4 +1,5 @@
 /* sockets.c - sockets of TCP whose calls have a deadline (see private.h). */
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "trainer/comm/tcp/private.h"
 
@@ -18,23 +19,16 @@
 
 struct timespec tcp_deadline(int64_t seconds)
 {
-    struct timespec now = {0};
-    if (seconds <= 0)
-        return now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    now.tv_sec += seconds;
-    return now;
+    return seconds <= 0 ? (struct timespec){0}
+                        : clock_after_ns(CLOCK_MONOTONIC, (uint64_t)seconds * CLOCK_SECOND_NS);
 }
 
 /* -1: no limit. */
 static int ms_until(const struct timespec *deadline)
 {
-    struct timespec now;
     if (deadline->tv_sec == 0)
         return -1;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    int64_t ms = (int64_t)(deadline->tv_sec - now.tv_sec) * 1000 +
-                 (deadline->tv_nsec - now.tv_nsec) / 1000000;
+    int64_t ms = (int64_t)deadline->tv_sec * 1000 + deadline->tv_nsec / 1000000 - clock_ms();
     return ms < 0 ? 0 : ms > 1000000 ? 1000000 : (int)ms;
 }
 

@@ -7,6 +7,7 @@
  * When a connection ends, the hub sends the reason if it can: a rank has ended. The world is lost
  * then, and waits on other connections end, too. A rank that fails (comm_fail, abort) ends its
  * connection of the world, and the hub tells the other ranks. */
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "trainer/comm/tcp/private.h"
 
@@ -297,7 +298,7 @@ static int connect_world(struct tcp *t)
     struct timespec until = tcp_deadline(t->options.timeout_seconds);
     int rc;
     while ((rc = find_hub(&t->fd, t, &until)) == ERR_UNAVAILABLE && !tcp_is_over(&until))
-        nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
+        clock_sleep_ns(RETRY_NS);
     if (rc != 0)
         return rc;
     if (until.tv_sec != 0)
