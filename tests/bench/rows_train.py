@@ -1,6 +1,7 @@
 """rows_train.py - the trainer: the cost of a save and of a restart; its rate."""
 import datetime
 import glob
+import itertools
 import os
 import re
 import resource
@@ -395,21 +396,28 @@ UNOBSERVED = ["--comm.trace_buf_size", "0", "--metrics.straggler_percent", "0",
 
 
 def cpu_of_a_step(bench, steps, *options):
-    """CPU seconds of a step of two ranks, with its part of the start."""
+    """CPU seconds of a step of two ranks, with its part of the start and of a last save."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     bench.run(bench.program("trainer"), "--job.config_file", "deploy/main-job.toml", "--job.run",
-              "none", *data(bench), "--comm.ranks", "2", "--checkpoint.no_enable",
+              "none", *data(bench), "--comm.ranks", "2",
               "--metrics.log_freq", "10", "--training.steps", str(steps), *options)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / steps
 
 
 def row_observation(bench):
-    """flight recorder, stragglers, spikes and step lines, as they are by default"""
+    """flight recorder and its copy at ckptd, stragglers, spikes and step lines, by default"""
     steps = 20 if bench.quick else 300
-    whole = cpu_of_a_step(bench, 5 if bench.quick else 40)
-    pairs = bench.pairs("observation", "s", ours=lambda: cpu_of_a_step(bench, steps, *SMALL),
-                        reference=lambda: cpu_of_a_step(bench, steps, *SMALL, *UNOBSERVED))
+    whole = cpu_of_a_step(bench, 5 if bench.quick else 40, "--checkpoint.no_enable")
+    ckptd, server, _ = bench.start_ckptd("observed", *LOST_POOL)
+    runs = itertools.count()
+
+    def small(*options):
+        return cpu_of_a_step(bench, steps, *SMALL, "--ckptd.address", server, "--job.run",
+                             f"run{next(runs)}", "--checkpoint.interval", "1000000", *options)
+
+    pairs = bench.pairs("observation", "s", ours=small, reference=lambda: small(*UNOBSERVED))
+    bench.end(ckptd)
     costs = [ours - without for ours, without in zip(pairs.ours, pairs.reference)]
     yield Share("observation", "CPU s", costs, [whole] * len(costs), direction="lower", goal=0.005,
                 note="beside a step of the main job on two ranks")

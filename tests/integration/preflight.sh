@@ -76,7 +76,7 @@ check_equal "the links of all four and of the groups of the mesh are measured" \
         --comm.backend mpi --parallelism.tensor_parallel_degree 2)" \
     "$({ calls 2 dp_shard && calls 2 tp && calls 4 world; } | paste -sd,)"
 measure() {
-    "$BUILD/trainer" --links --json --debug.links_max_bytes 32768 --comm.ranks 2 >"$tmp/rates.json"
+    "$BUILD/trainer" --bench --json --debug.links_max_bytes 32768 --comm.ranks 2 >"$tmp/rates.json"
 }
 check "they are written as JSON" measure
 suggested() { # with these rates: two meshes of two ranks have them, as text and as JSON

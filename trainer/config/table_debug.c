@@ -65,10 +65,9 @@ const struct option table_of_debug[] = {
     STRING(preflight_folder, "debug.preflight_folder", "",
            "folder of every host in which --preflight writes and reads 256 MiB as ckptd would, by "
            "`ckpt-cli bench io`, and by fio where it is installed; empty: none (ours)"),
-    BOOL(
-        links, "debug.links", "false",
-        "measure the calls of each group of the mesh, from 32 KiB on, print a table, and end (also "
-        "--links; ours)"),
+    BOOL(links, "debug.links", "false",
+         "measure the calls of each group of the mesh, and copies to devices and back, from 32 KiB "
+         "on, print a table, and end (also --links, --bench; ours)"),
     INT(links_max_bytes, "debug.links_max_bytes", 67108864, 32 << 10, INT64_C(1) << 40,
         "the largest payload of --links (ours)"),
     BOOL(suggest, "memory_estimation.suggest", "false",
