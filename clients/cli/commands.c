@@ -7,7 +7,7 @@
 const struct option command_settings[] = {
     [STORE] = OPTION_STRING(struct cli, store, "store", "", "directory of the store"),
     [SERVER] = OPTION_STRING(struct cli, server, "server", "",
-                             "where ckptd answers: unix:/PATH, or HOST:PORT over TLS, with the "
+                             "address of ckptd: unix:/PATH, or HOST:PORT over TLS, with the "
                              "certificate in $HOLDFAST_TLS"),
     [OUTPUT] = OPTION_STRING(struct cli, output, "output", "",
                              "the file or folder to write; of convert: another store, its "
@@ -18,41 +18,39 @@ const struct option command_settings[] = {
     [WEIGHTS_ONLY] = OPTION_BOOL(struct cli, is_weights_only, "weights-only", "false",
                                  "leave the optimizer's tensors out"),
     [FORCE] = OPTION_BOOL(struct cli, is_forced, "force", "false",
-                          "replace what was left unfinished; of export and report also a file that "
-                          "exists; "
-                          "of server attempt: without the other nodes; of rm: what is in "
-                          "doubt"),
+                          "replace an unfinished output; export, report: also an existing file; "
+                          "server attempt: without the other nodes; rm: also what is unread or "
+                          "in doubt"),
     [QUICK] = OPTION_BOOL(struct cli, is_quick, "quick", "false",
                           "manifest, sizes, hashes of headers and checksum tables only"),
     [RELEASE] = OPTION_BOOL(struct cli, is_released, "release", "false",
-                            "take it out of quarantine when all of it matches"),
+                            "release it from quarantine if all of it matches"),
     [KEEP_LAST] =
-        OPTION_INT(struct cli, keep_last, "keep-last", 0, 0, 1 << 24, "keep the newest so many"),
+        OPTION_INT(struct cli, keep_last, "keep-last", 0, 0, 1 << 24, "keep the newest N"),
     [KEEP_EVERY] = OPTION_INT(struct cli, keep_every, "keep-every", 0, 0, 1ll << 40,
-                              "keep the steps that are multiples of it"),
+                              "keep steps that are multiples of N"),
     [KEEP_WITHIN] =
         OPTION_STRING(struct cli, keep_within, "keep-within", "",
-                      "keep what is younger, counted back from the newest: 30m, 12h, 7d, 2w"),
+                      "keep younger ones, counted back from the newest: 30m, 12h, 7d, 2w"),
     [KEEP_BEST] = OPTION_INT(struct cli, keep_best, "keep-best", 0, 0, 1 << 24,
-                             "keep so many with the best metric"),
+                             "keep the N with the best metric"),
     [METRIC] = OPTION_STRING(struct cli, metric, "metric", "loss",
-                             "which of the saved metrics --keep-best goes by"),
+                             "the saved metric that --keep-best compares"),
     [BEST] = OPTION_CHOICE(struct cli, best, "best", "lowest", "lowest,highest",
                            "which value of the metric is best"),
     [MOST] = OPTION_BOOL(struct cli, may_remove_most, "most", "false",
-                         "let more than half of the run go"),
+                         "allow removing more than half of the run"),
     [DRY_RUN] = OPTION_BOOL(struct cli, is_dry_run, "dry-run", "false",
                             "print the plan and remove nothing"),
     [YES] = OPTION_BOOL(struct cli, is_yes, "yes", "false", "do not ask"),
     [NOTE] = OPTION_STRING(struct cli, note, "note", "", "who and why; kept with the pin"),
-    [SHARDS] =
-        OPTION_INT(struct cli, shards, "shards", 0, 0, 65536, "how many files to cut it into"),
+    [SHARDS] = OPTION_INT(struct cli, shards, "shards", 0, 0, 65536, "number of files"),
     [MESH] = OPTION_STRING(struct cli, mesh, "mesh", "",
-                           "what its ranks are: dp_shard=4, or dp_replicate=2,dp_shard=4"),
+                           "mesh of its ranks: dp_shard=4, or dp_replicate=2,dp_shard=4"),
     [EXCEPT] = OPTION_STRING(struct cli, exceptions, "except", "",
                              "other types by name: '*norm*=fp32,output.weight=keep'"),
     [ONLY] = OPTION_STRING(struct cli, only, "only", "",
-                           "these tensors alone, by name: 'layers.0.*,norm.weight'"),
+                           "only these tensors, by name: 'layers.0.*,norm.weight'"),
     [SLICE] = OPTION_STRING(struct cli, slices, "slice", "",
                             "parts of tensors by name: 'layers.*.wq.weight=0:512,:;norm.*=:64'"),
     [OBJECT] = OPTION_STRING(struct cli, object, "object", "",
@@ -63,67 +61,67 @@ const struct option command_settings[] = {
                              "export hf with --weights-only and without --only, else safetensors, "
                              "one file"),
     [SHARD_SIZE] = OPTION_BYTES(struct cli, shard_size, "shard-size", "5GiB", 1 << 12, 1ll << 60,
-                                "most bytes of a file of --format hf"),
+                                "largest file of --format hf"),
     [TOKENIZER] = OPTION_STRING(struct cli, tokenizer, "tokenizer", "",
-                                "the run's tokenizer file, to go with a folder of --format hf"),
+                                "tokenizer file for a folder of --format hf"),
     [MODEL] = OPTION_STRING(struct cli, model, "model", "",
-                            "of --format hf: a folder whose config.json says what model it is, "
-                            "where the checkpoint does not"),
+                            "of --format hf: a folder whose config.json describes the model, if "
+                            "the checkpoint does not"),
     [RUN] = OPTION_STRING(struct cli, run, "run", "",
                           "name of the new run; with --format dcp and safetensors-folder RUN@STEP"),
     [WATCH] = OPTION_BOOL(struct cli, is_watched, "watch", "false",
-                          "look again and again: saves in work, the newest checkpoint, rates"),
-    [INTERVAL] =
-        OPTION_DOUBLE(struct cli, interval, "interval", 2, 0.01, 86400, "seconds between looks"),
+                          "repeat: saves in progress, the newest checkpoint, rates"),
+    [INTERVAL] = OPTION_DOUBLE(struct cli, interval, "interval", 2, 0.01, 86400,
+                               "seconds between two updates"),
     [COUNT] = OPTION_INT(struct cli, count, "count", 0, 0, 1ll << 40,
-                         "looks, or versions, then end; 0: no end"),
+                         "end after N updates or versions; 0: never"),
     [ALL] = OPTION_BOOL(struct cli, is_all, "all", "false",
-                        "of verify: every checkpoint; of status: everything that is known"),
+                        "verify: every checkpoint; status: every value"),
     [SAMPLE] = OPTION_STRING(struct cli, sample, "sample", "",
-                             "read so many of the blocks, chosen at random: 5%"),
+                             "read this share of the blocks, chosen at random: 5%"),
     [SEED] = OPTION_INT(struct cli, seed, "seed", 0, 0, 1ll << 62,
-                        "choose the blocks of --sample as then; 0: anew"),
-    [FROM] = OPTION_STRING(struct cli, from, "from", "",
-                           "where its good shards are: STORE or STORE:RUN"),
+                        "select the same blocks of --sample; 0: other ones"),
+    [FROM] =
+        OPTION_STRING(struct cli, from, "from", "", "store with a good copy: STORE or STORE:RUN"),
     [NOW] = OPTION_BOOL(struct cli, is_now, "now", "false",
-                        "for good: not into the trash; of rm RUN also what is there"),
+                        "for good, not into the trash; rm RUN: empty its trash, too"),
     [AND_PIN] = OPTION_BOOL(struct cli, is_pin, "pin", "false", "pin it as well"),
     [SILENT] = OPTION_INT(struct cli, silent_s, "silent", 600, 1, 1 << 30,
-                          "seconds in which each rank must have begun or ended a step"),
+                          "seconds within which each rank must begin or end a step"),
     [AGE] = OPTION_INT(struct cli, age_s, "age", 0, 0, 1 << 30,
-                       "seconds in which a checkpoint must have been committed; 0: not asked"),
+                       "seconds within which a checkpoint must be committed; 0: not checked"),
     [QUEUED] = OPTION_STRING(struct cli, queued, "queued", "",
-                             "a shell command that prints something while the job waits to be "
-                             "started: 'squeue -h -n NAME -t PD,CF'"),
+                             "a shell command that prints something while the job waits to "
+                             "start: 'squeue -h -n NAME -t PD,CF'"),
     [ON_ALARM] = OPTION_STRING(struct cli, on_alarm, "on-alarm", "",
-                               "a shell command for an alarm, which $HOLDFAST_ALARM has"),
+                               "a shell command for an alarm, whose text is in $HOLDFAST_ALARM"),
     [MTBF] = OPTION_STRING(struct cli, mtbf, "mtbf", "",
                            "mean time between failures of a node: 30d, 12h"),
-    [NODES] = OPTION_INT(struct cli, nodes, "nodes", 1, 1, 1 << 24,
-                         "of the job, whatever --mtbf "
-                         "is the time of"),
+    [NODES] =
+        OPTION_INT(struct cli, nodes, "nodes", 1, 1, 1 << 24, "nodes of the job; --mtbf is of one"),
     [RESTART_TIME] = OPTION_STRING(struct cli, restart_time, "restart-time", "",
-                                   "from a failure to the first new step: 90s, 5m; without it 0"),
+                                   "from a failure to the first new step: 90s, 5m; default 0"),
     [STEP_TIME] = OPTION_DOUBLE(struct cli, step_time, "step-time", 0, 0, 1e9,
-                                "seconds of a step, instead of what the checkpoint says"),
-    [SAVE_TIME] = OPTION_DOUBLE(struct cli, save_time, "save-time", 0, 0, 1e9,
-                                "seconds that training waits for a save, instead of those"),
+                                "seconds of a step, instead of the checkpoint's"),
+    [SAVE_TIME] =
+        OPTION_DOUBLE(struct cli, save_time, "save-time", 0, 0, 1e9,
+                      "seconds that training waits for a save, instead of the checkpoint's"),
     [WITHOUT_SAVE] = OPTION_BOOL(struct cli, is_unsaved, "without-save", "false",
-                                 "what was trained since the last save is lost"),
+                                 "do not save: the steps since the last save are lost"),
     [GRACE] = OPTION_INT(struct cli, grace_s, "grace", 0, 0, 86400,
-                         "seconds in which the ranks should have ended; 0: no limit"),
+                         "seconds within which the ranks should end; 0: no limit"),
     [SETTINGS] = OPTION_BOOL(struct cli, is_settings, "settings", "false",
-                             "compare with what they were made, and no tensors"),
+                             "compare how they were made, but no tensors"),
     [EXPECT] = OPTION_BYTES(struct cli, expected, "expect", "0", 0, 1ll << 60,
-                            "also: do an attempt and a save of this size fit? 10GiB"),
+                            "also check that an attempt and a save of this size fit: 10GiB"),
     [BYTES] = OPTION_BYTES(struct cli, bytes, "bytes", "4GiB", 1 << 12, 1ll << 60,
-                           "of all files that are written"),
+                           "total size of the written files"),
     [BLOCK] = OPTION_BYTES(struct cli, block, "block", "1MiB", 1 << 12, 64 << 20,
                            "bytes of a request, as storage.block_bytes of ckptd"),
     [DEPTH] = OPTION_INT(struct cli, depth, "depth", 32, 1, 4096,
                          "requests in flight, as storage.queue_depth of ckptd"),
     [TIME] = OPTION_DOUBLE(struct cli, time_s, "time", 0, 0, 86400,
-                           "seconds of writing at most, and of reading; 0: until all is done"),
+                           "limit of writing and of reading, in seconds; 0: no limit"),
     [WRITE] = OPTION_STRING(struct cli, write, "write", "",
                             "a folder on the store's disk: 64 MiB are written there, synced, "
                             "measured and removed"),
@@ -134,356 +132,366 @@ const struct option command_settings[] = {
 };
 
 #define OUTPUT_NOTES                                                                             \
-    "A STORE that is a directory is locked meanwhile. That of a running ckptd is named by\n"     \
-    "its socket, unix:/PATH: as with import the files are written beside what it serves, and\n"  \
-    "it takes them over at the end. It refuses a step that could be a trainer's own: of the\n"   \
-    "newest attempt of a run that is being trained there. What was left there by one that was\n" \
-    "killed gc removes, --force does not.\n"
+    "A STORE that is a directory stays locked while the command runs. A running ckptd's store\n" \
+    "is named by its socket, unix:/PATH: as with import, the command writes files beside\n"      \
+    "those that ckptd serves, and ckptd takes them over at the end. ckptd refuses a step that\n" \
+    "may be a trainer's own: one of the newest attempt of a run that is being trained there.\n"  \
+    "If the command is killed, its files stay; remove them with gc, --force does not.\n"
 
-#define PYTHON_NOTES                                                                               \
-    "Memory does not grow with the checkpoint. The Python package holdfast does it, which needs\n" \
-    "NumPy but no PyTorch; HOLDFAST_PYTHON names the Python that has it (default python3).\n"
+#define PYTHON_NOTES                                                                             \
+    "Memory use does not grow with the checkpoint. The Python package holdfast does the work;\n" \
+    "it needs NumPy, but not PyTorch. HOLDFAST_PYTHON names the Python that has it (default:\n"  \
+    "python3).\n"
 
-#define TRASH_NOTES                                                                     \
-    "Where the store has a trash\n(retention.trash_s of ckptd) undelete takes it back " \
-    "for a while; --now removes it for good.\n"
+#define TRASH_NOTES                                                                             \
+    "If the store has a trash (retention.trash_s of ckptd), undelete can restore it for that\n" \
+    "time. --now removes it for good.\n"
 
 const struct command commands[] = {
-    {"list", "[RUN]", "committed checkpoints by run, newest first", 0, 1, WHERE | OF_A_RUN,
+    {"list", "[RUN]", "list committed checkpoints by run, newest first", 0, 1, WHERE | OF_A_RUN,
      cli_list,
-     "The columns: its name for other commands, RANKS how many saved it, SIZE and TIME those of\n"
-     "the save, and STATE:\n"
-     "  local          it outlives a loss of power of this machine\n"
-     "  replicated     and the loss of a node: another failure domain has a copy on a disk;\n"
-     "                 (mem): in the memory of a ckptd\n"
+     "The columns are the checkpoint's name for other commands, RANKS (how many ranks saved\n"
+     "it), SIZE, TIME of the save, and STATE:\n"
+     "  local          it survives a power loss of this machine\n"
+     "  replicated     it also survives the loss of a node: another failure domain has a copy on\n"
+     "                 disk; (mem): in the memory of a ckptd\n"
      "  bucket         the far tier has it\n"
-     "  (local,far)    where it is, if not here alone: a ckptd reads it from there for every\n"
-     "                 command (with --json: tiers)\n"
-     "  not read back  it was written and synced, and the scrub has not read it from the disk "
+     "  (local,far)    the tiers that have it, unless only the local one does: ckptd reads it "
+     "from\n"
+     "                 there for every command (--json: tiers)\n"
+     "  not read back  it was written and synced, but the scrub has not read it from the disk "
      "since;\n"
-     "                 verify reads it now (with --json: read_back)\n"
+     "                 verify reads it now (--json: read_back)\n"
      "  in memory      ckptd still holds all of it in memory, so a load needs no disk\n"
-     "  pinned         nothing removes it; the note says who wants it\n"
+     "  pinned         no command or rule removes it; the note says for whom\n"
      "  tag            its other names, see tag\n"
-     "  verified       when it was read last, all or a part: whole, no damage found, DAMAGED\n"
-     "  DAMAGED        why; it is kept, listed and never loaded\n"
-     "  MOVED          it was saved in another run and lies here; see adopt\n"
-     "The exit code is 1 when one of them is DAMAGED.\n"},
-    {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1,
+     "  verified       the time of the last verification, whole or in part, and its result: "
+     "whole,\n"
+     "                 no damage found, DAMAGED\n"
+     "  DAMAGED        the reason; the checkpoint is kept, listed and never loaded\n"
+     "  MOVED          it was saved in another run and lies in this one's directory; see adopt\n"
+     "The exit code is 1 if a checkpoint is DAMAGED.\n"},
+    {"show", "CHECKPOINT", "print the manifest: origin, state, tensors, shards", 1, 1,
      WHERE | BIT(OBJECT), cli_show,
-     "Its origin is told back to the first attempt, as far as the store still has a checkpoint of\n"
-     "each. Without a step newer ones that are damaged are passed over, and named on stderr. With\n"
-     "--json: the manifest, its durability, read_back as of list, whether it is pinned, the pin's\n"
-     "note; the bytes of its objects; of one in quarantine its damage; of one that was resumed\n"
-     "its ancestors, the latest first, and ancestors_complete; where some were passed over,\n"
-     "skipped. --object NAME writes the bytes of an object as they were saved, verified before.\n"},
-    {"verify", "CHECKPOINT | --all [RUN]", "re-read everything; name damaged blocks", 0, 1,
+     "The origin goes back to the first attempt, as far as the store still has a checkpoint of\n"
+     "each attempt. If no step is given, newer damaged checkpoints are skipped, and named on\n"
+     "stderr. --json prints: the manifest; its durability; read_back as in list; whether it is\n"
+     "pinned, and the pin's note; the bytes of its objects; the damage, if it is quarantined;\n"
+     "the ancestors of a resumed run, latest first, and ancestors_complete; and the skipped\n"
+     "checkpoints, if there are any. --object NAME verifies an object and writes its bytes as\n"
+     "they were saved.\n"},
+    {"verify", "CHECKPOINT | --all [RUN]", "read everything and name damaged blocks", 0, 1,
      WHERE | READS | BIT(QUICK) | BIT(RELEASE) | BIT(ALL) | BIT(SAMPLE) | BIT(SEED), cli_verify,
-     "--quick reads no data. It proves that every file is there in its size, belongs to this\n"
-     "checkpoint, and has the checksum table that was committed. It does not prove that the data\n"
-     "still match those checksums: a flipped bit on the disk is found without --quick only.\n"
-     "--sample 5% reads that part of the blocks, chosen at random; the seed is printed, and the\n"
-     "same --seed chooses the same. --all goes through every checkpoint of the store, or of RUN.\n"
-     "The result and its time are kept (of --quick only damage), of what is in the store's\n"
-     "directory; over TLS ckptd keeps them for an operator's certificate alone. list and show\n"
-     "tell them, and prune and retention count by them: see prune.\n"
-     "served: it was read through ckptd, as other tiers alone have some of what was named.\n"
-     "Damage is told and left as it is. Where a ckptd has another copy, `ckpt-cli server scrub\n"
-     "start RUN` lets it find the damage and mend it; repair takes the bytes from a store you "
-     "name.\n"},
-    {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, on any meshes", 2, 2,
+     "--quick reads no data. It proves that every file exists with its size, belongs to this\n"
+     "checkpoint, and has the checksum table that was committed. It does not prove that the\n"
+     "data match those checksums: only a run without --quick finds a flipped bit on the disk.\n"
+     "--sample 5% reads that share of the blocks, chosen at random. It prints the seed; the\n"
+     "same --seed selects the same blocks. --all verifies every checkpoint of the store, or of\n"
+     "RUN.\n"
+     "The result and its time are kept for checkpoints in the store's directory (of --quick\n"
+     "only damage). Over TLS, ckptd keeps them only for an operator's certificate. list and\n"
+     "show print them; prune and retention use them, see prune.\n"
+     "served: the blocks were read through ckptd, because only other tiers have some of them.\n"
+     "verify reports damage and changes nothing. If another tier or node has a copy, `ckpt-cli\n"
+     "server scrub start RUN` makes ckptd find and repair the damage. repair takes the bytes\n"
+     "from a store that you name.\n"},
+    {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two checkpoints, on any meshes", 2, 2,
      WHERE | READS | BIT(SETTINGS), cli_diff,
-     "Digests are compared first, and only tensors that differ are read. Below them stands with\n"
-     "what the two were made, where that differs: code, mesh, config, identity of the numerics,\n"
-     "environment (hosts, CPU, libraries, variables) and data. The exit code 1 tells of tensors\n"
-     "alone; with --settings, which reads no tensor, of a setting. With --json: tensors, same,\n"
-     "different; settings, each with what, first, second.\n"},
-    {"export", "CHECKPOINT --output PATH", "to safetensors, Hugging Face's form or DCP's", 1, 1,
+     "Digests are compared first; only tensors that differ are read. Below them it prints how\n"
+     "the two checkpoints were made, where that differs: code, mesh, config, identity of the\n"
+     "numerics, environment (hosts, CPU, libraries, variables) and data. Exit code 1 means\n"
+     "that a tensor differs; with --settings, which reads no tensor, that a setting differs.\n"
+     "--json prints tensors, same, different, and settings, each with what, first and second.\n"},
+    {"export", "CHECKPOINT --output PATH", "export to safetensors, Hugging Face's format or DCP", 1,
+     1,
      WHERE | READS | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
          BIT(FORMAT) | BIT(SHARD_SIZE) | BIT(TOKENIZER) | BIT(MODEL) | BIT(FORCE),
      cli_export,
-     "--format safetensors leaves one file with every tensor under its own name; bytes\n"
-     "objects are no tensors, and stay behind: show --object NAME has them. --format hf\n"
-     "leaves a folder that other programs load: config.json, the weights under Hugging Face's\n"
-     "names and in its order of rows, an index of several files, and with --tokenizer what\n"
-     "loaders read of it: tokenizer.json, tokenizer_config.json. A tokenizer.json goes as it is,\n"
-     "and so does SentencePiece's tokenizer.model. Without --tokenizer a run that was imported\n"
-     "has its folder's files again. It is what --weights-only alone leaves.\n"
-     "Patterns of --except are held against our names in both; --only is for one file, as\n"
-     "such a folder has all weights. Without a step a checkpoint that is found to be damaged is\n"
-     "passed over for the one before it, and named on stderr.\n"
-     "PATH may be s3://BUCKET/NAME: then files are objects of a\n"
-     "bucket, config.json the last. What was sent stays when it is cut short, and the same\n"
-     "command goes on; --force sends everything anew.\n"},
+     "--format safetensors writes one file with every tensor under its own name. Bytes objects\n"
+     "are not tensors and are left out: see show --object NAME. --format hf writes a folder\n"
+     "that other programs load: config.json, the weights under Hugging Face's names and in its\n"
+     "order of rows, an index of several files, and with --tokenizer the files that loaders\n"
+     "read: tokenizer.json, tokenizer_config.json. A tokenizer.json and SentencePiece's\n"
+     "tokenizer.model are copied unchanged. Without --tokenizer, an imported run gets the\n"
+     "files of its folder again. --weights-only without --only selects this format.\n"
+     "Patterns of --except match Holdfast's names in both formats. --only works with one file\n"
+     "only, because such a folder has all weights. If no step is given, a damaged checkpoint\n"
+     "is skipped in favour of the one before it, and named on stderr.\n"
+     "PATH may be s3://BUCKET/NAME: then the files become objects of a bucket, config.json\n"
+     "last. Objects of an interrupted export stay, and the same command continues; --force\n"
+     "sends all of them again.\n"},
     {"export --format dcp", "CHECKPOINT --output FOLDER",
      "a folder that PyTorch's DCP loads on any mesh", 1, 1, WHERE | BIT(OUTPUT) | BIT(FORMAT),
      cli_export_python,
-     "Of what import --format dcp read, or holdfast.dcp saved; what came from Megatron is\n"
-     "torch_dist again. FOLDER has .metadata when all is there and durable: until then it is no\n"
-     "checkpoint, and the same command begins it anew. One that has .metadata is not "
-     "replaced.\n" PYTHON_NOTES},
+     "Exports what import --format dcp read, or what holdfast.dcp saved; a checkpoint from\n"
+     "Megatron becomes torch_dist again. FOLDER gets .metadata last, when all files are\n"
+     "durable: without it the folder is no checkpoint, and the same command starts again. A\n"
+     "folder with .metadata is not replaced.\n" PYTHON_NOTES},
     {"export --format safetensors-folder", "CHECKPOINT --output FOLDER",
      "a folder of safetensors, each tensor whole", 1, 1,
      WHERE | BIT(OUTPUT) | BIT(FORMAT) | BIT(DTYPE) | BIT(WEIGHTS_ONLY), cli_export_python,
-     "Of any checkpoint, under the names that it has; of several files\n"
-     "model.safetensors.index.json is the last. A folder that has safetensors is not written\n"
-     "into. With --weights-only what Hugging Face's Trainer saved becomes the folder of its\n"
-     "model: its names, config.json, tokenizer. Floats of 64 bits keep their type.\n" PYTHON_NOTES},
-    {"import", "FOLDER --run RUN[@STEP]", "from Hugging Face's form, DCP, safetensors", 1, 1,
-     WHERE | ON_FILES | BIT(RUN) | BIT(FORMAT) | BIT(SHARDS) | BIT(FORCE), cli_import,
-     "The checkpoint is that of step 0 of a new run. FOLDER, or s3://BUCKET/NAME, holds\n"
-     "config.json of a Llama and its weights in fp32, bf16 or fp16, which become fp32 exactly.\n"
-     "Its tokenizer, chat template and generation_config.json\n"
-     "stay with the run, and export --format hf writes them as they are. A trainer with job.run =\n"
-     "NAME starts from it: position 0 of its data, moments zero. With --store the store is locked\n"
-     "meanwhile. With --server its ckptd goes on: files of its own user (root gives them away) are "
-     "written beside what it\n"
-     "serves, and it takes them over at the end, or they are rubbish; gc removes those, --force\n"
-     "does not.\n"},
+     "Exports any checkpoint, under its own tensor names. If there are several files,\n"
+     "model.safetensors.index.json is written last. A folder that already has safetensors is\n"
+     "refused. With --weights-only, a checkpoint of Hugging Face's Trainer becomes the folder\n"
+     "of its model: its names, config.json, tokenizer. 64-bit floats keep their "
+     "type.\n" PYTHON_NOTES},
+    {"import", "FOLDER --run RUN[@STEP]", "import from Hugging Face's format, DCP, safetensors", 1,
+     1, WHERE | ON_FILES | BIT(RUN) | BIT(FORMAT) | BIT(SHARDS) | BIT(FORCE), cli_import,
+     "The checkpoint is step 0 of a new run. FOLDER, or s3://BUCKET/NAME, holds config.json of\n"
+     "a Llama and its weights in fp32, bf16 or fp16; all become fp32, exactly. The run keeps\n"
+     "its tokenizer, chat template and generation_config.json, and export --format hf writes\n"
+     "them unchanged. A trainer with job.run = NAME starts from it: at position 0 of its data,\n"
+     "with zero moments. With --store the store stays locked while the command runs. With\n"
+     "--server its ckptd continues to serve: the command writes files of ckptd's user (root\n"
+     "changes their owner) beside those that ckptd serves, and ckptd takes them over at the\n"
+     "end. If the command is killed, remove them with gc; --force does not.\n"},
     {"import --format dcp", "FOLDER --run RUN@STEP", "a checkpoint from a folder of PyTorch's DCP",
      1, 1, BIT(SERVER) | BIT(RUN) | BIT(FORMAT), cli_import_python,
-     "FOLDER is what torch.distributed.checkpoint saved, or Megatron as torch_dist. It becomes\n"
-     "that step of a new attempt of RUN. Every tensor keeps its name, type and bits, whatever\n"
-     "ranks it was cut for. What is no tensor goes along as the bytes that it is, common.pt of\n"
-     "Megatron too: no pickle is loaded.\n" PYTHON_NOTES},
+     "FOLDER was written by torch.distributed.checkpoint, or by Megatron as torch_dist. It\n"
+     "becomes that step of a new attempt of RUN. Every tensor keeps its name, type and bits,\n"
+     "however it was sharded. Data that are not tensors are stored as their bytes, Megatron's\n"
+     "common.pt too: no pickle is loaded.\n" PYTHON_NOTES},
     {"import --format safetensors-folder", "FOLDER --run RUN@STEP",
      "a checkpoint from safetensors of any names", 1, 1, BIT(SERVER) | BIT(RUN) | BIT(FORMAT),
      cli_import_python,
-     "It becomes that step of a new attempt of RUN. Every tensor keeps its name, type and bits;\n"
-     "the parts that DCP's safetensors writer left are put together. A Llama of Hugging Face\n"
-     "that a trainer is to start from is for --format hf.\n" PYTHON_NOTES},
-    {"convert", "CHECKPOINT --output STORE", "another dtype, mesh or number of shards", 1, 1,
+     "It becomes that step of a new attempt of RUN. Every tensor keeps its name, type and\n"
+     "bits; the parts that DCP's safetensors writer left are joined. Use --format hf for a\n"
+     "Llama of Hugging Face that a trainer should start from.\n" PYTHON_NOTES},
+    {"convert", "CHECKPOINT --output STORE", "change dtype, mesh or number of shards", 1, 1,
      WHERE | READS | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
          BIT(SHARDS) | BIT(MESH) | BIT(FORCE),
      cli_convert,
-     "The new checkpoint has the same run, step and attempt, and a nonce and checksums of its\n"
-     "own; every command reads it. Integers keep their type. With --shards or --mesh it has\n"
-     "the files that so many ranks of a trainer would have written, else the cut of the\n"
-     "source. Where every tensor keeps its type it is committed only when each has the digest\n"
-     "that the source's manifest holds. A load cuts for any number of ranks by "
-     "itself.\n" OUTPUT_NOTES},
-    {"prune", "RUN --keep-...", "remove what no rule keeps; rules are OR-ed", 1, 1,
+     "The new checkpoint has the same run, step and attempt, and its own nonce and checksums;\n"
+     "every command reads it. Integers keep their type. With --shards or --mesh it has the\n"
+     "files that so many ranks of a trainer would write; otherwise the source's. If every\n"
+     "tensor keeps its type, the checkpoint is committed only if each has the digest in the\n"
+     "source's manifest. A load reshards for any number of ranks by itself.\n" OUTPUT_NOTES},
+    {"prune", "RUN --keep-...", "remove checkpoints that no rule keeps", 1, 1,
      WHERE | OF_A_RUN | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) | BIT(KEEP_BEST) |
          BIT(METRIC) | BIT(BEST) | BIT(MOST) | BIT(DRY_RUN) | BIT(NOW),
      cli_prune,
-     "Always stays, whatever the rules say: what is pinned, in use, or damaged; the last two that\n"
-     "are not damaged; and the last two that are known whole, which means read back by the scrub,\n"
-     "by verify or for a load, or uploaded with a checksum that the server took. What anything\n"
-     "found damaged counts nowhere. A plan says what keeps each: verify newer checkpoints, and\n"
-     "older ones kept as proven may go; rm removes what is damaged or not to be kept, by name. A\n"
-     "run of which nothing was read back is pruned by the rules and the last two. " TRASH_NOTES},
-    {"advise", "CHECKPOINT", "how often to save to lose least time", 1, 1,
+     "A checkpoint stays if any rule keeps it. These always stay, whatever the rules say:\n"
+     "pinned, open or damaged checkpoints; the last two that are not damaged; and the last two\n"
+     "known to be whole. A checkpoint is known to be whole if the scrub, verify or a load read\n"
+     "it back, or if the far tier accepted its checksum on upload. A checkpoint that is known\n"
+     "to be damaged never counts. The plan prints why each one stays. To let an older one go\n"
+     "that is kept as proven, verify newer ones. rm removes damaged or unwanted ones by name.\n"
+     "If nothing in a run was read back, the rules and the last two apply.\n" TRASH_NOTES},
+    {"advise", "CHECKPOINT", "compute how often to save", 1, 1,
      WHERE | OF_A_RUN | BIT(MTBF) | BIT(NODES) | BIT(RESTART_TIME) | BIT(STEP_TIME) |
          BIT(SAVE_TIME),
      cli_advise,
-     "By Daly's formula (2006), of the time of a step and the wait of training for a save, which\n"
-     "the trainer leaves in its checkpoints, and of --mtbf, which nobody can measure here. now:\n"
-     "with the interval that the checkpoint was saved with. Lost are the waits for saves,\n"
-     "the training since the last save that was durable, and --restart-time. A ckptd whose last\n"
-     "save was the run's also tells how long that took until it was durable: no shorter interval\n"
-     "is advised. checkpoint.interval is what to set; with auto the trainer does so itself.\n"},
-    {"report", "RUN --output FILE.html", "the story of a run on one page: curves, starts, changes",
-     1, 1, WHERE | OF_A_RUN | BIT(OUTPUT) | BIT(METRICS) | BIT(FORCE), cli_report,
-     "One file of HTML without scripts, which fetches nothing: head; curves of loss and, with\n"
-     "--metrics, gradient norm and learning rate; checkpoints; starts; which settings, libraries\n"
-     "and hosts changed between attempts, as of diff --settings; lineage. Vertical lines are\n"
-     "starts, circles are loss spikes. Steps that were made twice are drawn once, as the branch\n"
-     "that lasts has them. Without --metrics the loss is that of the newest checkpoint's history.\n"
-     "What is missing, damaged or of another run is said on the page, and the rest is told. The\n"
-     "exit code is 1 when a checkpoint is DAMAGED. Durable after: of the last save of a ckptd.\n"
-     "--json prints the same, with or without --output: head, notes, curves (steps, values; null\n"
-     "is a gap), spikes, checkpoints as of list, starts, changes, lineage.\n"},
+     "By Daly's formula (2006), from three times: a step, training's wait for a save (both are\n"
+     "in the checkpoint), and --mtbf, which cannot be measured here. now: the same with the\n"
+     "interval that the checkpoint was saved with. Lost time is the waits for saves, the\n"
+     "training since the last durable save, and --restart-time. If the ckptd's last save was\n"
+     "of this run, it also prints how long that took to become durable: no shorter interval is\n"
+     "advised. Set checkpoint.interval to the result; with auto the trainer does this itself.\n"},
+    {"report", "RUN --output FILE.html", "write a page on a run: curves, starts, changes", 1, 1,
+     WHERE | OF_A_RUN | BIT(OUTPUT) | BIT(METRICS) | BIT(FORCE), cli_report,
+     "One HTML file without scripts, which loads nothing else: a summary; curves of the loss\n"
+     "and, with --metrics, gradient norm and learning rate; checkpoints; starts; settings,\n"
+     "libraries and hosts that changed between attempts, as in diff --settings; lineage.\n"
+     "Vertical lines are starts, circles are loss spikes. Steps that were computed twice are\n"
+     "drawn once, from the branch that continued. Without --metrics the loss comes from the\n"
+     "newest checkpoint's history. The page names missing, damaged or foreign data and shows\n"
+     "the rest. The exit code is 1 if a checkpoint is DAMAGED. Durable after: of the last save\n"
+     "of a ckptd.\n"
+     "--json prints the same, with or without --output: head, notes, curves (steps, values;\n"
+     "null is a gap), spikes, checkpoints as in list, starts, changes, lineage.\n"},
     {"rm", "RUN | RUN@STEP-aATTEMPT", "remove a checkpoint or a run, in any state", 1, 1,
      WHERE | BIT(DRY_RUN) | BIT(YES) | BIT(NOW) | BIT(FORCE), cli_rm,
-     "Also what is damaged, newer or set aside, and runs without any checkpoint, which count for\n"
-     "limits.runs. What could not be read may be whole, and a part of a save whose coordinator "
-     "has\n"
-     "not answered yet is in doubt: they go with --force alone. It prints the loss and asks; "
-     "--yes\n"
-     "answers. What is pinned or in use stays, and so does a run that is being trained. Of "
-     "several\n"
-     "ckptd (nodes.peers) each removes its own copies, on its disk or in its memory; those with\n"
-     "copies of their own are named (elsewhere). With --store the store is locked "
-     "meanwhile.\n" TRASH_NOTES},
-    {"undelete", "RUN | RUN@STEP[-aATTEMPT]", "take back what was removed", 1, 1,
+     "It also removes damaged, newer and set-aside checkpoints, and runs without any\n"
+     "checkpoint, which count for limits.runs. A checkpoint that could not be read may be\n"
+     "whole, and a part of a save whose coordinator has not answered yet is in doubt: both\n"
+     "need --force. It prints the loss and asks; --yes answers. Pinned or open checkpoints\n"
+     "stay, and so does a run that is being trained. With several ckptd (nodes.peers), each\n"
+     "removes its own copies, on disk and in memory; the reply names the others that have\n"
+     "copies (elsewhere). With --store the store stays locked while the command "
+     "runs.\n" TRASH_NOTES},
+    {"undelete", "RUN | RUN@STEP[-aATTEMPT]", "restore removed checkpoints", 1, 1,
      WHERE | BIT(DRY_RUN), cli_undelete,
-     "Of a run alone: everything that is in its trash. --dry-run tells what is there, when it was\n"
-     "removed, and until when it stays. Where a save lacks space the oldest go before that.\n"
-     "With --store the store is locked meanwhile.\n"},
-    {"pin", "CHECKPOINT", "keep it for good, whatever the rules say", 1, 1, WHERE | BIT(NOTE),
-     cli_pin, ""},
-    {"unpin", "CHECKPOINT", "take the pin away", 1, 1, WHERE, cli_unpin,
-     "One that is not pinned is an error, with exit code 66. With step and attempt it takes away\n"
-     "also the pin of a checkpoint that is gone.\n"},
+     "RUN restores everything in its trash. --dry-run lists the trash: when each checkpoint\n"
+     "was removed, and when it expires. If a save lacks space, the oldest expire earlier. With\n"
+     "--store the store stays locked while the command runs.\n"},
+    {"pin", "CHECKPOINT", "keep it, whatever the rules say", 1, 1, WHERE | BIT(NOTE), cli_pin, ""},
+    {"unpin", "CHECKPOINT", "remove the pin", 1, 1, WHERE, cli_unpin,
+     "A checkpoint that is not pinned is an error, with exit code 66. RUN@STEP-aATTEMPT also\n"
+     "removes the pin of a checkpoint that no longer exists.\n"},
     {"cp", "RUN[@STEP] [STORE:]RUN", "copy into another run or store, verified", 2, 2,
      WHERE | ON_FILES | ALL_OF_RUN, cli_cp,
-     "STORE is a directory, or unix:/PATH of the ckptd that serves it; without one the copy goes\n"
-     "into the same store. Without @STEP every whole checkpoint of the run is copied. Each block\n"
-     "is verified before it is written, and the digests of what was written are compared at the\n"
-     "end. Nothing is read back: `verify` does that. Again the same command copies what is\n"
-     "missing: checkpoints that are there are passed over, shards are verified and kept. Step and\n"
-     "attempt stay.\n"},
+     "STORE is a directory, or unix:/PATH of the ckptd that serves it; without STORE the copy\n"
+     "goes into the same store. Without @STEP every whole checkpoint of the run is copied.\n"
+     "Each block is verified before it is written, and the digests of the written data are\n"
+     "compared at the end. Nothing is read back: `verify` does that. The same command again\n"
+     "copies what is missing: it skips existing checkpoints, and verifies and keeps existing\n"
+     "shards. Step and attempt stay the same.\n"},
     {"repair", "CHECKPOINT [--from STORE]", "replace damaged shards, or a lost manifest", 1, 1,
      WHERE | ON_FILES | BIT(FROM), cli_repair,
-     "STORE:RUN names a run that has another name there. Every block is read here, and what is\n"
-     "taken from there is held against the manifest here. Afterwards all is read back, and the\n"
-     "checkpoint leaves quarantine. Where the manifest of RUN@STEP-aATTEMPT is lost or damaged it\n"
-     "is taken from there, too; without --from it is made of the headers of the shards. Then it\n"
-     "has no state: no trainer resumes from it, but its weights can be exported or trained on.\n"},
+     "STORE:RUN names a run that has another name there. Every block here is read, and the\n"
+     "bytes from STORE are checked against the manifest here. Then all is read back, and the\n"
+     "checkpoint leaves quarantine. If the manifest of RUN@STEP-aATTEMPT is lost or damaged,\n"
+     "it is taken from STORE, too; without --from it is rebuilt from the headers of the\n"
+     "shards. A rebuilt manifest has no state: no trainer resumes from it, but its weights can\n"
+     "be exported or trained on.\n"},
     {"rename", "RUN NAME", "give a run another name", 2, 2, WHERE | OF_A_RUN, cli_rename,
-     "The shards keep the old name inside; a small file beside each manifest says so\n"
-     "(origin.json), and list and show tell it. With --store the store is locked meanwhile.\n"},
-    {"adopt", "RUN", "serve what was moved into a run by hand", 1, 1, WHERE | OF_A_RUN | ON_FILES,
-     cli_adopt,
-     "list calls them MOVED, and nothing loads them: their manifests name another run. adopt\n"
-     "leaves origin.json beside each manifest, which says that this is meant. Moved back by hand\n"
-     "they are what they were.\n"},
+     "The shards keep the old name inside. A small file beside each manifest (origin.json)\n"
+     "records it, and list and show print it. With --store the store stays locked while the\n"
+     "command runs.\n"},
+    {"adopt", "RUN", "serve checkpoints that were moved into a run by hand", 1, 1,
+     WHERE | OF_A_RUN | ON_FILES, cli_adopt,
+     "list calls such checkpoints MOVED, and they cannot be loaded: their manifests name\n"
+     "another run. adopt writes origin.json beside each manifest, which confirms the move. If\n"
+     "you move them back by hand, they are as before.\n"},
     {"tag", "CHECKPOINT NAME", "name it: RUN@NAME means it in every command", 2, 2,
      WHERE | ON_FILES | BIT(AND_PIN) | BIT(NOTE), cli_tag,
-     "A tag that is there moves. It keeps nothing: prune removes what it names, and says so, "
-     "unless\n"
-     "--pin pins it as well. A NAME begins with a letter.\n"},
-    {"untag", "RUN NAME", "take a tag away; its checkpoint stays", 2, 2,
-     WHERE | OF_A_RUN | ON_FILES, cli_untag, ""},
-    {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1,
+     "An existing tag moves. A tag protects nothing: prune removes its checkpoint, and says\n"
+     "so, unless --pin pins it as well. A NAME begins with a letter.\n"},
+    {"untag", "RUN NAME", "remove a tag; its checkpoint stays", 2, 2, WHERE | OF_A_RUN | ON_FILES,
+     cli_untag, ""},
+    {"du", "[RUN | CHECKPOINT]", "print bytes by run, checkpoint and kind of tensor", 0, 1,
      WHERE | READS | ALL_OF_RUN, cli_du,
-     "Beside them the bytes of rubbish (see gc), of the trash (see undelete), of files that are\n"
-     "not ours, and of files that are shared: that have another name, so that removing them frees "
+     "It also prints the bytes of rubbish (see gc), of the trash (see undelete), of files that\n"
+     "are not Holdfast's, and of shared files: they have another name, so removing them frees\n"
      "nothing.\n"},
-    {"gc", "", "remove what belongs to no checkpoint", 0, 0, WHERE | BIT(DRY_RUN), cli_gc,
-     "That is what a crash leaves: shards of a save that was never committed, removals that were\n"
-     "cut short, notes on checkpoints that are gone, leases whose holder died, temporary files.\n"
-     "With --store the store is locked meanwhile. A ckptd leaves out what it saves or removes and\n"
-     "what a tool holds, and looks into its far tier, too (names begin with its place); when it\n"
-     "starts it removes unfinished saves by itself. What is not ours stays, and so does what\n"
-     "could not be looked into or removed: it is named, the rest goes, and the exit code is 74.\n"},
-    {"follow", "RUN", "weights of each checkpoint, as it commits", 1, 1,
+    {"gc", "", "remove files that belong to no checkpoint", 0, 0, WHERE | BIT(DRY_RUN), cli_gc,
+     "It removes the remains of a crash: shards of a save that was never committed,\n"
+     "interrupted removals, notes on checkpoints that no longer exist, leases whose holder\n"
+     "died, temporary files. With --store the store stays locked while the command runs. A\n"
+     "ckptd leaves out its own saves and removals and what a tool holds, and includes its far\n"
+     "tier (names begin with the tier's place). At its start it removes unfinished saves by\n"
+     "itself. Files that are not Holdfast's stay. Files that cannot be read stay and are\n"
+     "named; the others are removed, and the exit code is 74.\n"},
+    {"follow", "RUN", "write the weights of each checkpoint as it commits", 1, 1,
      WHERE | OF_A_RUN | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(SLICE) |
          BIT(KEEP_LAST) | BIT(COUNT),
      cli_follow,
-     "A line per version, and one per tensor: its type, its shape, the digest of what was given.\n"
-     "--output FOLDER leaves each version there as RUN-step-N-aN.safetensors, which has this name\n"
-     "when it is whole and durable; with --keep-last only the newest so many stay. Versions are\n"
-     "ordered by attempt, then step, and never go back; started again it goes on behind the\n"
-     "newest file. One that is slower than the run skips versions, and no save waits for it. The\n"
-     "bytes come out of ckptd's memory while they are there. --json prints an object per line. A\n"
-     "ckptd that goes away is waited for, and so is a run that has not begun.\n"},
-    {"status", "", "what ckptd does, or a directory; --watch", 0, 0, WHERE | BIT(ALL), cli_status,
-     "One screen: can it save, how much room is there, which runs, saves in work. --all prints\n"
-     "everything that is known, by dotted names, and --json the same as a document.\n"
-     "saving: does ckptd expect the next save to succeed? disk: what saves may still use. read,\n"
-     "write, sync: requests to the disk, and the times of the last few thousand. memory:\n"
-     "segments of the pool that are lent to ranks or hold images. connected: ranks and loads now.\n"
-     "unreadable: runs that could not be read, and why. On a directory: in use says whether "
-     "somebody\n"
-     "has the writer's lock; if nobody has, the saves are rubbish (gc).\n"
-     "Of a ckptd with others beside it (nodes.peers) a line per node, as it told last: DISK LEFT\n"
-     "for saves, USED of the disk and of the POOL, SAVES in work, LAG: training time on too few\n"
-     "nodes; what this node is TO SEND there; how fast bytes went OUT to it and came IN;\n"
-     "the round trip of a call, and on the bulk plane. No node is waited for: of a silent one\n"
-     "the line is old. Alarms of others have their names.\n"},
-    {"status --watch", "", "saves in work, the newest checkpoint, rates, again and again", 0, 0,
+     "It prints a line for each version, and one for each tensor: its type, shape and digest.\n"
+     "--output FOLDER writes each version there as RUN-step-N-aN.safetensors; the file gets\n"
+     "this name when it is whole and durable. --keep-last N removes all but the newest N.\n"
+     "Versions are ordered by attempt, then step, and never go back; after a restart it\n"
+     "continues behind the newest file. A follower that is slower than the run skips versions,\n"
+     "and never delays a save. The bytes come from ckptd's memory while they are there. --json\n"
+     "prints an object per line. It waits for a ckptd that is away, and for a run that has not\n"
+     "begun.\n"},
+    {"status", "", "print the state of ckptd, or of a directory; --watch", 0, 0, WHERE | BIT(ALL),
+     cli_status,
+     "One screen: whether it can save, free space, runs, saves in progress. --all prints every\n"
+     "value by its dotted name, --json the same as a document.\n"
+     "saving: does ckptd expect the next save to succeed? disk: the space that saves may still\n"
+     "use. read, write, sync: requests to the disk, and the times of the last few thousand.\n"
+     "memory: segments of the pool that ranks have borrowed or that hold images. connected:\n"
+     "ranks and loads. unreadable: runs that could not be read, and why. Of a directory, in\n"
+     "use says whether a process has the writer's lock; if none has, unfinished saves are\n"
+     "rubbish (gc).\n"
+     "With other ckptd beside it (nodes.peers), a line for each node, from its last answer:\n"
+     "DISK LEFT for saves; USED shares of the disk and of the POOL; SAVES in progress; LAG:\n"
+     "training time that too few nodes have; bytes that this node has TO SEND there; rates OUT\n"
+     "to it and IN from it; round-trip times of a call and of the bulk plane. It waits for no\n"
+     "node: if one does not answer, its line is old. Alarms of other nodes have their names.\n"},
+    {"status --watch", "", "repeat: saves in progress, the newest checkpoint, rates", 0, 0,
      WHERE | BIT(WATCH) | BIT(INTERVAL) | BIT(COUNT), cli_watch,
-     "--json prints an object per line. A ckptd that goes away is waited for. On a directory\n"
-     "nobody tells how far a save is, nor what is read: there it is unfinished, or committed.\n"},
-    {"stop", "RUN", "let the ranks of a run save and end", 1, 1,
+     "--json prints an object per line. It waits for a ckptd that is away. In a directory a\n"
+     "save is either unfinished or committed, and the rate of reads is unknown.\n"},
+    {"stop", "RUN", "make the ranks of a run save and end", 1, 1,
      BIT(SERVER) | OF_A_RUN | BIT(WITHOUT_SAVE) | BIT(GRACE) | BIT(YES), cli_stop,
-     "The trainer saves behind the step that it is in and ends with 78, as with the file of\n"
-     "training.kill_switch_path: no launcher starts it again. A person may, at once: nothing of\n"
-     "the request is kept. Who may save into the run may stop it; history and the log say who "
-     "did.\n"
-     "With --grace it saves if the longest save of this start fits into what is left of that\n"
-     "time; else it begins none, and waits for the saves that ckptd has.\n"
-     "Ranks of another program end if it asks libckpt (ckpt_asked). 66: no rank of the run is\n"
-     "connected to this ckptd. Of several nodes any that has a rank will do.\n"},
-    {"save", "RUN", "let the ranks of a run save, and go on", 1, 1, BIT(SERVER) | OF_A_RUN,
+     "The trainer saves after its current step and ends with 78, as with the file of\n"
+     "training.kill_switch_path: no launcher starts it again. The request is not kept: an\n"
+     "operator may start the run again at once. Whoever may save into the run may stop it;\n"
+     "history and the log name the user.\n"
+     "With --grace N the trainer saves only if the longest save since its start fits into the\n"
+     "time left; otherwise it begins none, and waits for the saves that ckptd has.\n"
+     "Ranks of another program end if it polls libckpt (ckpt_asked). Exit code 66: no rank of\n"
+     "the run is connected to this ckptd. With several nodes, ask any that has a rank.\n"},
+    {"save", "RUN", "make the ranks of a run save and continue", 1, 1, BIT(SERVER) | OF_A_RUN,
      cli_save,
-     "The trainer saves behind the step that it is in, once, as with the file of\n"
-     "checkpoint.save_switch_path. Who may save into the run may ask; history and the log say who "
-     "did.\n"
-     "Ranks of another program save if it asks libckpt (ckpt_saves_asked). 66: no rank of the run\n"
-     "is connected to this ckptd. A ckptd of before this command refuses it.\n"},
+     "The trainer saves once, after its current step, as with the file of\n"
+     "checkpoint.save_switch_path. Whoever may save into the run may ask; history and the log\n"
+     "name the user.\n"
+     "Ranks of another program save if it polls libckpt (ckpt_saves_asked). Exit code 66: no\n"
+     "rank of the run is connected to this ckptd. A ckptd that is older than this command\n"
+     "refuses it.\n"},
     {"server", "ACTION", "history, scrub, rescan, reload, attempt", 0, 0, 0, NULL,
-     "What a ckptd did, and what it can be asked to do while it serves.\n"},
-    {"server history", "RUN", "who committed, pinned, removed, took over, and when", 1, 1,
+     "Events of a ckptd, and requests to it while it serves.\n"},
+    {"server history", "RUN", "print who committed, pinned, removed, took over, and when", 1, 1,
      WHERE | OF_A_RUN, cli_history,
-     "The newest 64 KiB of events, the oldest first. attempt: ranks were started; commit: they\n"
-     "saved; pin, unpin, adopt: asked for by that user; remove: by a prune or by retention;\n"
-     "lost: a rank died, by a signal or with its node, in the call that is named, the first of "
-     "its\n"
-     "attempt;\n"
-     "found, vanish: a checkpoint was copied in, or moved away, without ckptd. A ckptd that is\n"
-     "killed may lose the events of the last second; its log has them.\n"},
+     "The newest 64 KiB of events, oldest first. attempt: ranks were started; commit: they\n"
+     "saved; pin, unpin, adopt: that user asked for it; remove: by a prune or by retention;\n"
+     "lost: the first rank of its attempt that died, by a signal or with its node, with the\n"
+     "call it was in; found, vanish: a checkpoint was copied in, or moved away, without ckptd.\n"
+     "A ckptd that is killed may lose the events of the last second; its log has them.\n"},
     {"server scrub", "ACTION [RUN]",
-     "start a pass of ckptd's scrub, pause it, or tell its progress", 1, 2, BIT(SERVER), cli_scrub,
-     "start: a pass over the run, or over all, begins now, at scrub.rate. pause: until the next\n"
-     "start of it, or of ckptd. progress: what it reads, and how much of that run it has read.\n"},
-    {"server rescan", "", "let ckptd look for checkpoints that were copied in, or went", 0, 0,
+     "start a pass of ckptd's scrub, pause it, or print its progress", 1, 2, BIT(SERVER), cli_scrub,
+     "start: begins a pass over the run, or over all runs, at scrub.rate. pause: until the\n"
+     "next start of the scrub, or of ckptd. progress: the checkpoint that it reads, and how\n"
+     "much of that run it has read.\n"},
+    {"server rescan", "", "make ckptd detect checkpoints that were copied in or moved away", 0, 0,
      BIT(SERVER), cli_rescan,
-     "A list, a show and a load look by themselves. This one also tells what is there and not\n"
-     "listed, and why: a copy that is not whole yet, one of an attempt that is being trained.\n"},
-    {"server reload", "", "let ckptd read retention and quotas again", 0, 0, BIT(SERVER),
-     cli_reload,
-     "[retention] and [run.NAME] of its configuration file hold from then on, and are applied to\n"
-     "all runs. Other keys that have changed are named: they need a restart. A file that is\n"
-     "refused changes nothing. SIGUSR1 does the same.\n"},
-    {"server attempt", "RUN", "do most nodes answer a start of the run? --force: it needs none", 1,
+     "list, show and loads detect such changes themselves. rescan also prints which\n"
+     "checkpoints are present but not listed, and why: an incomplete copy, or one of an\n"
+     "attempt that is being trained.\n"},
+    {"server reload", "", "make ckptd reload retention and quotas", 0, 0, BIT(SERVER), cli_reload,
+     "[retention] and [run.NAME] of its configuration file apply from then on, to all runs. It\n"
+     "names other changed keys: they need a restart. A file that is refused changes nothing.\n"
+     "SIGUSR1 does the same.\n"},
+    {"server attempt", "RUN", "do most nodes answer a start of the run? --force: start without", 1,
      1, BIT(SERVER) | BIT(FORCE) | BIT(YES), cli_attempt,
-     "A start needs most of the nodes (nodes.peers), so that two sides of a cut never train one\n"
-     "run. Without them it goes on where the far tier takes its number (tier.attempts), else only\n"
-     "as you say: --force lets the next start of the run at this ckptd do without the others, "
-     "when\n"
-     "they are lost for good. It is refused while most of them answer, and history has it. Below\n"
-     "the answer stand the nodes of which most are needed: those in the settings, then those that\n"
-     "the last attempt counted on (--json: sets).\n"},
-    {"health", "", "does ckptd serve, and can it save?", 0, 0, BIT(SERVER) | BIT(EXPECT),
+     "A start needs most of the nodes (nodes.peers), so that the two sides of a network\n"
+     "partition never train one run. Without most of them it continues if the far tier accepts\n"
+     "its number (tier.attempts). Otherwise you decide: --force lets the next start of the run\n"
+     "at this ckptd do without the others, if they are lost for good. It is refused while most\n"
+     "of them answer, and history records it. The answer lists the nodes of which most are\n"
+     "needed: those in the settings, then those that the last attempt counted on (--json:\n"
+     "sets).\n"},
+    {"health", "", "check that ckptd serves and can save", 0, 0, BIT(SERVER) | BIT(EXPECT),
      cli_health,
-     "Of grpc.health.v1. 0 when both are so, else 69 and the reason. It cannot save from the first "
-     "save that the\n"
-     "store or ckptd failed until that run commits again, and when the next save, or\n"
-     "a new attempt with a save as large as the newest checkpoint, would not fit on the disk.\n"
-     "--expect BYTES asks for a size that you know, of what the ranks of this node will save:\n"
-     "then it is 69, too, when an attempt and a save of it do not fit on the disk, or the save's\n"
-     "images not into memory.pool_bytes. The reason names disk, memory, or both.\n"
-     "It is 69, too, from a save that failed at its ranks, before ckptd learned of it, until that\n"
-     "run commits. 1: it can, but every checkpoint of some run is damaged. Of each run the age of\n"
-     "its newest checkpoint and its failed saves in a row are told; with --json: runs, as in\n"
-     "status.\n"},
-    {"doctor", "", "why would this node lose time or checkpoints?", 0, 0, BIT(SERVER) | BIT(WRITE),
-     cli_doctor,
-     "A table: a verdict, what was looked at, what was found, and below it what to do.\n"
-     "  ok    nothing\n"
-     "  warn  it works, and is slower, or nearer to its end, than it need be\n"
-     "  bad   saves fail, or time or checkpoints are lost, unless a person acts\n"
-     "Asked is the ckptd: version, clock, certificates (also this user's, of HOLDFAST_TLS),\n"
-     "alarms, room for saves, how it writes, other nodes. Looked at are this machine, and the\n"
-     "limits of this process: ckptd's may be others, so run it as ckptd's user. Nothing is\n"
-     "written without --write FOLDER. The configuration of a ckptd that is not started yet is\n"
-     "what `ckptd --check --config FILE` looks at. 1: one is bad. 69: no ckptd answered; the\n"
-     "machine is looked at all the same.\n"},
-    {"bench", "ACTION", "io: the disk, asked as ckptd asks it", 0, 0, 0, NULL,
-     "It measures what this machine does with the work of ckptd.\n"},
-    {"bench io", "FOLDER", "rate and latency of writes, syncs and reads in FOLDER", 1, 1,
+     "It asks grpc.health.v1. Exit code 0: both are true; otherwise 69, and the reason. It\n"
+     "cannot save from the first save that the store or ckptd failed until that run commits\n"
+     "again, and while the next save, or a new attempt with a save as large as the newest\n"
+     "checkpoint, does not fit on the disk.\n"
+     "--expect BYTES asks for a size that you know, of all ranks of this node: it is 69, too,\n"
+     "if an attempt and a save of that size do not fit on the disk, or if the save's images do\n"
+     "not fit into memory.pool_bytes. The reason names disk, memory, or both.\n"
+     "It is also 69 after a save that failed at its ranks, before ckptd knew of it, until that\n"
+     "run commits. 1: it can save, but every checkpoint of some run is damaged. It prints the\n"
+     "age of each run's newest checkpoint and its failed saves in a row; with --json: runs, as\n"
+     "in status.\n"},
+    {"doctor", "", "examine this node for problems", 0, 0, BIT(SERVER) | BIT(WRITE), cli_doctor,
+     "A table: a verdict, the item, the finding, and below it what to do.\n"
+     "  ok    nothing to do\n"
+     "  warn  it works, but it is slower than it could be, or near a limit\n"
+     "  bad   saves fail, or time or checkpoints are lost, unless you act\n"
+     "It asks the ckptd for version, clock, certificates (also this user's, of HOLDFAST_TLS),\n"
+     "alarms, room for saves, its way of writing, and other nodes. It also examines this\n"
+     "machine and the limits of this process: ckptd's may differ, so run it as ckptd's user.\n"
+     "It writes only with --write FOLDER. For the configuration of a ckptd that does not run\n"
+     "yet, use `ckptd --check --config FILE`. Exit code 1: one item is bad. 69: no ckptd\n"
+     "answered; the machine is examined anyway.\n"},
+    {"bench", "ACTION", "io: measure the disk as ckptd uses it", 0, 0, 0, NULL,
+     "Measures what this machine can do for ckptd.\n"},
+    {"bench io", "FOLDER", "measure writes, syncs and reads in FOLDER", 1, 1,
      BIT(BYTES) | BIT(BLOCK) | BIT(DEPTH) | BIT(TIME), cli_bench_io,
-     "The storage of ckptd writes up to 8 files into a hidden folder there, one after the\n"
-     "other: space reserved, io_uring and O_DIRECT where the system gives them (storage: what it\n"
-     "was), then a sync of each; then it reads and compares them (1: other bytes were read). They\n"
-     "are removed at the end, and when it is interrupted. It is refused (74) where they take more\n"
-     "than nine tenths of what is free. Run it while ckptd does not save: both share the disk.\n"
-     "write, read: the rate while requests were under way, and the times of requests of --block\n"
-     "bytes with --depth of them in flight. sync: how long an fsync took. durable: the rate of\n"
-     "the writes with their syncs. A save of N bytes on this node takes about N / durable until\n"
-     "it is local: 100 GiB at 2 GiB/s 50 s. Save less often than that (advise). Ranks wait for\n"
-     "it where memory.pool_bytes holds no second image. A p99.9 or a longest sync far above p50\n"
-     "makes saves uneven: others write there, or the disk cleans up. A load that finds nothing\n"
-     "in memory takes about N / read. With --json times are in seconds.\n"},
-    {"watchdog", "RUN", "does the run train, or wait to start? (cron)", 1, 1,
+     "ckptd's storage code writes up to 8 files into a hidden folder there, one after the\n"
+     "other: with space reserved, and with io_uring and O_DIRECT where the system has them\n"
+     "(storage: what was used). Then it syncs each, reads them and compares (exit code 1:\n"
+     "other bytes were read). The files are removed at the end, also after an interruption. It\n"
+     "is refused (74) if they need more than nine tenths of the free space. Run it while ckptd\n"
+     "does not save: both share the disk.\n"
+     "write, read: the rate while requests were in flight, and the times of requests of\n"
+     "--block bytes with --depth of them in flight. sync: the time of an fsync. durable: the\n"
+     "rate of the writes with their syncs. A save of N bytes on this node takes about N /\n"
+     "durable until it is local: 100 GiB at 2 GiB/s take 50 s. Save less often than that\n"
+     "(advise). If memory.pool_bytes has no room for a second image, ranks wait that long. A\n"
+     "p99.9 or a longest sync far above p50 makes saves uneven: another program writes there,\n"
+     "or the disk cleans up. A load that finds nothing in memory takes about N / read. With\n"
+     "--json times are in seconds.\n"},
+    {"watchdog", "RUN", "check that the run trains or waits to start (cron)", 1, 1,
      BIT(SERVER) | OF_A_RUN | BIT(SILENT) | BIT(AGE) | BIT(QUEUED) | BIT(ON_ALARM), cli_watchdog,
-     "0: ranks of it are connected to this ckptd, none is silent, and it can save; or none is, "
-     "and\n"
-     "--queued prints something. 1: an alarm, one sentence on stdout, given to --on-alarm, too.\n"
-     "A ckptd that does not answer is one. Ranks of trainers that announce no phases (ckpt_phase)\n"
-     "are asked for --age alone. For example, every five minutes by cron:\n"
+     "Exit code 0: ranks of the run are connected to this ckptd, none is silent, and ckptd can\n"
+     "save; or none is connected, and --queued prints something. 1: an alarm, one sentence on\n"
+     "stdout, also given to --on-alarm. A ckptd that does not answer is an alarm. If a trainer\n"
+     "announces no phases (ckpt_phase), only --age is checked. For example, every five minutes\n"
+     "by cron:\n"
      "  ckpt-cli watchdog RUN --server unix:/run/ckptd/s --queued 'squeue -h -n RUN -t PD,CF' \\\n"
      "    --on-alarm 'echo \"$HOLDFAST_ALARM\" | mail -s RUN me@example.org'\n"},
 };
