@@ -158,3 +158,14 @@ int lane_settle_mark(struct lane *lane, const struct mark *mark)
     REQUIRE(!mark->lane || mark->lane == lane);
     return mark->lane ? lane->ops->settle(lane, mark) : 0;
 }
+
+bool device_keeps_time(const struct device *device)
+{
+    return device->ops->elapsed != NULL;
+}
+
+int lane_elapsed(double *out, const struct mark *from, const struct mark *to)
+{
+    REQUIRE(from->lane && to->lane && from->is_timed && to->is_timed);
+    return from->lane->ops->elapsed(out, from, to);
+}

@@ -83,6 +83,7 @@ struct mark {
     struct lane *lane; /* NULL: nothing to wait for */
     uint64_t sequence;
     void *event;
+    bool is_timed; /* set before its first use, for lane_elapsed() */
 };
 
 /* Host work of a lane. Returns 0 or an error of report.h, which becomes the lane's error. */
@@ -131,6 +132,9 @@ struct device_ops {
     void (*call)(struct lane *lane, lane_fn *fn, const void *args, size_t bytes);
     /* Waits on the host until the mark is reached; NULL: for all queued work. */
     int (*settle)(struct lane *lane, const struct mark *mark);
+    /* (optional) Seconds between two timed marks, by the device's clock; both are reached. Without
+     * it the device keeps no times. ERR_UNAVAILABLE. */
+    int (*elapsed)(double *out, const struct mark *from, const struct mark *to);
     /* (optional) The system's handle of the lane, for a library that queues on it. */
     void *(*native)(struct lane *lane);
     /* (optional) Begins or ends a batch. Work of a batch may be held back. If an earlier batch had
@@ -179,5 +183,8 @@ void lane_batch_end(struct lane *lane);
 void *lane_native(struct lane *lane);
 int lane_settle(struct lane *lane);
 int lane_settle_mark(struct lane *lane, const struct mark *mark);
+/* Do its lanes work at other times than the host's, which lane_elapsed() tells? */
+bool device_keeps_time(const struct device *device);
+int lane_elapsed(double *out, const struct mark *from, const struct mark *to);
 
 #endif

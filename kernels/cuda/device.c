@@ -320,7 +320,8 @@ static cudaError_t new_event(struct cuda_device *device, struct mark *mark)
         return cudaErrorMemoryAllocation;
     cudaError_t error = cudaSetDevice(device->index); /* an event belongs to one device */
     if (error == cudaSuccess)
-        error = cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming);
+        error = cudaEventCreateWithFlags(&event->event, mark->is_timed ? cudaEventDefault
+                                                                       : cudaEventDisableTiming);
     if (error != cudaSuccess) {
         free(event);
         return error;
@@ -408,6 +409,17 @@ static int cuda_settle(struct lane *base, const struct mark *mark)
     return code == 0 ? 0 : report_restore(&lane->text, code);
 }
 
+static int cuda_elapsed(double *out, const struct mark *from, const struct mark *to)
+{
+    float ms = 0;
+    cudaError_t error = cudaEventElapsedTime(&ms, from->event, to->event);
+    *out = (double)ms * 1e-3;
+    if (error == cudaSuccess)
+        return 0;
+    (void)cudaGetLastError(); /* the next launch must not see it */
+    return cuda_fail(error, "the time of work is not known");
+}
+
 static void *cuda_native(struct lane *base)
 {
     cut(of(base));
@@ -435,6 +447,7 @@ const struct device_ops device_cuda = {
     .zero = cuda_zero,
     .call = cuda_call,
     .settle = cuda_settle,
+    .elapsed = cuda_elapsed,
     .native = cuda_native,
     .batch = cuda_batch,
 };

@@ -39,11 +39,11 @@ struct side {
     uint32_t num_leaves; /* of a rank */
 };
 
-static void note_op(void *user, const struct op *op, uint32_t index, bool is_end)
+static void note_op(void *user, const struct op *op, uint32_t index, struct lane *lane, bool is_end)
 {
     struct spent *spent = user;
     double now = bench_clock(CLOCK_THREAD_CPUTIME_ID), *begin = &spent->begin[op->lane];
-    (void)index;
+    (void)index, (void)lane;
     if (!is_end) {
         *begin = now;
         return;

@@ -261,7 +261,7 @@ static void async_mark(struct lane *base, struct mark *mark)
 
 static void async_wait(struct lane *base, const struct mark *mark)
 {
-    struct mark inner = {of(mark->lane)->cpu, mark->sequence, NULL};
+    struct mark inner = {.lane = of(mark->lane)->cpu, .sequence = mark->sequence};
     lane_wait(of(base)->cpu, &inner);
 }
 
@@ -301,7 +301,8 @@ static int async_settle(struct lane *base, const struct mark *mark)
     struct async_lane *lane = of(base);
     if (mark == NULL)
         return lane_settle(lane->cpu);
-    return lane_settle_mark(lane->cpu, &(struct mark){lane->cpu, mark->sequence, NULL});
+    return lane_settle_mark(lane->cpu,
+                            &(struct mark){.lane = lane->cpu, .sequence = mark->sequence});
 }
 
 const struct device_ops device_async = {

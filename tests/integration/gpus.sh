@@ -11,11 +11,32 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 43
+plan 44
 
 check "the CPU trains" train cpu - 1
 check "two GPUs with shards have them, snapshots during the step" \
-    train_same two $random,node=900 2 "${snapshots[@]}"
+    train_same two $random,node=900 2 "${snapshots[@]}" --timeline "$tmp/two.json"
+# A row of each lane beside that of the host's: the same operations, none before the host began it.
+device_times() {
+    python3 - "$tmp/two.json" <<'END'
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+row = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+spans = {}
+for e in events:
+    if e["ph"] == "X":
+        spans.setdefault((e["pid"], row[e["pid"], e["tid"]]), []).append(e)
+for rank in 0, 1:
+    for lane in "compute", "gather", "reduce":
+        host, device = spans[rank, lane], spans[rank, lane + ", device"]
+        assert [e["name"] for e in host] == [e["name"] for e in device], lane
+        for on_host, here, after in zip(host, device, device[1:] + [None]):
+            assert here["ts"] >= on_host["ts"] - 0.001, (lane, on_host, here)
+            assert after is None or here["ts"] + here["dur"] <= after["ts"] + 0.001, (lane, here)
+    assert any(e["dur"] > 0 for e in spans[rank, "compute, device"])
+END
+}
+check "the drawing of a step has when the GPUs worked, too" device_times
 check_equal "where ckptd cannot place images near the GPUs one line says so" \
     "$(grep -c 'placed on the NUMA node 900 ' "$tmp/ckptd.log")" 1
 check "and the saves of those steps have them" same_saves two

@@ -45,9 +45,10 @@ bool simgpu_is_unsafe(const char *call); /* likewise, for captures of this threa
 struct CUevent_st {
     struct CUevent_st *next;
     uint64_t recorded, done; /* records so far; the last one that was reached */
+    uint64_t reached_ns;     /* when it was */
     uint32_t num_users;      /* operations that name it */
     int device;
-    bool is_destroyed;
+    bool is_timed, is_destroyed;
 };
 
 enum region_kind { REGION_DEVICE, REGION_PINNED, REGION_REGISTERED };

@@ -247,12 +247,13 @@ static bool is_event(const struct CUevent_st *event)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
     cudaError_t error = simgpu_enter(__func__);
-    if (error == cudaSuccess && flags != cudaEventDisableTiming)
-        error = cudaErrorInvalidValue; /* nothing is timed here */
+    if (error == cudaSuccess && flags != cudaEventDisableTiming && flags != cudaEventDefault)
+        error = cudaErrorInvalidValue;
     if (error == cudaSuccess) {
         struct CUevent_st *event = calloc(1, sizeof(*event));
         CHECK(event != NULL);
         event->num_users = 1; /* its owner */
+        event->is_timed = flags == cudaEventDefault;
         event->device = simgpu_device();
         event->next = simgpu.events;
         simgpu.events = *out = event;
@@ -323,6 +324,22 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
         error = cudaErrorInvalidResourceHandle;
     if (error == cudaSuccess)
         simgpu_finish_event(event, event->recorded);
+    return simgpu_leave(error);
+}
+
+/* By the host's clock, at which operations run here. CUDA's resolution is about half a
+ * microsecond. */
+cudaError_t cudaEventElapsedTime(float *out, cudaEvent_t from, cudaEvent_t to)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess &&
+        (!is_event(from) || !is_event(to) || !from->is_timed || !to->is_timed ||
+         from->recorded == 0 || to->recorded == 0 || from->device != to->device))
+        error = cudaErrorInvalidResourceHandle;
+    else if (error == cudaSuccess && (from->done < from->recorded || to->done < to->recorded))
+        error = cudaErrorNotReady;
+    if (error == cudaSuccess)
+        *out = (float)((double)(int64_t)(to->reached_ns - from->reached_ns) * 1e-6);
     return simgpu_leave(error);
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "tests/simgpu/private.h"
 
@@ -82,8 +83,10 @@ static void run_first(struct CUstream_st *stream)
         run_host_function(op);
     else if (op->kind == OP_WORK && simgpu.lost[stream->device] == cudaSuccess)
         run_work(stream, op);
-    else if (op->kind == OP_RECORD && op->event->done < op->point)
+    else if (op->kind == OP_RECORD && op->event->done < op->point) {
         op->event->done = op->point;
+        op->event->reached_ns = clock_ns();
+    }
     stream->is_busy = false;
     stream->first = op->next;
     if (stream->first == NULL)

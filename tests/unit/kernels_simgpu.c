@@ -36,6 +36,38 @@ TEST(test_simgpu__marks_order_lanes_under_every_seed)
     }
 }
 
+static int sleep_5_ms(void *args)
+{
+    (void)args;
+    clock_sleep_ms(5);
+    return 0;
+}
+
+/* Work that is queued takes no time until it runs; the host's clock agrees when all has run. */
+TEST(test_simgpu__timed_marks_tell_when_work_ran)
+{
+    for (int seed = 0; seed < SEEDS; seed++) {
+        struct bed bed;
+        struct mark origin = {.is_timed = true}, begin = {.is_timed = true},
+                    end = {.is_timed = true};
+        double to_begin = -1, work = -1;
+        open_seed(&bed, seed);
+        assert_true(device_keeps_time(bed.device));
+        lane_mark(bed.first, &origin);
+        assert_int_equal(lane_settle_mark(bed.first, &origin), 0);
+        double host = clock_seconds();
+        lane_mark(bed.second, &begin); /* of another lane */
+        lane_call(bed.second, sleep_5_ms, NULL, 0);
+        lane_mark(bed.second, &end);
+        assert_int_equal(lane_settle_mark(bed.second, &end), 0);
+        host = clock_seconds() - host;
+        assert_int_equal(lane_elapsed(&to_begin, &origin, &begin), 0);
+        assert_int_equal(lane_elapsed(&work, &begin, &end), 0);
+        assert_true(to_begin >= 0 && work >= 5e-3 && to_begin + work <= host + 1e-4);
+        close_bed(&bed);
+    }
+}
+
 TEST(test_simgpu__lanes_that_communicate_go_first_and_those_that_save_last)
 {
     static const enum lane_kind kinds[] = {LANE_COMPUTES, LANE_COMMUNICATES, LANE_SAVES};

@@ -12,6 +12,7 @@
 
 #include "kernels/device.h"
 #include "kernels/kernels.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "tests/simgpu/simgpu.h"
 #include "tests/unit/lane_bed.h"

@@ -61,9 +61,10 @@ static int wait_at(struct parallel *p, struct walk *e, const struct op *op)
     return 0;
 }
 
-static void note_begin(void *user, const struct op *op, uint32_t index, bool is_end)
+static void note_begin(void *user, const struct op *op, uint32_t index, struct lane *lane,
+                       bool is_end)
 {
-    (void)index;
+    (void)index, (void)lane;
     if (!is_end && op->lane == LANE_COMPUTE)
         ((struct waiting *)user)->op_begin = clock_now();
 }

@@ -187,8 +187,10 @@ static uint64_t copied_bytes(struct parallel *p, uint32_t block)
 }
 
 /* Only operations of compute have work, one after the other. */
-static void count_op(void *user, const struct op *op, uint32_t index, bool is_end)
+static void count_op(void *user, const struct op *op, uint32_t index, struct lane *lane,
+                     bool is_end)
 {
+    (void)lane;
     struct counter *c = user;
     enum op_kind kind = op->kind != OP_KEYS ? op->kind : op->is_second ? OP_RECOMPUTE : OP_FORWARD;
     uint64_t work = is_end ? kernels_counted(c->kernels) - c->before : 0;

@@ -279,16 +279,17 @@ static bool find_next(const void *user, const char *lane, uint32_t index, struct
     return false;
 }
 
-static void begin_op(struct parallel *p, const struct program *program, const struct op *op)
+static void begin_op(struct parallel *p, const struct program *program, const struct op *op,
+                     struct lane *lane)
 {
     struct flight_place place = place_of(program, op);
     flight_enter_op(p->plan->mesh.world->flight, lane_name(thread_of(op)), &place);
-    observe(p, op, false);
+    observe(p, op, lane, false);
 }
 
-static void end_op(struct parallel *p, const struct op *op)
+static void end_op(struct parallel *p, const struct op *op, struct lane *lane)
 {
-    observe(p, op, true);
+    observe(p, op, lane, true);
     flight_leave_op();
 }
 
@@ -346,14 +347,14 @@ static int run_side_work(void *args)
     lane_wait(lane, work->ready);
     int rc = lane_settle(lane); /* on this thread: compute continues, ahead of its device */
     if (rc == 0) {
-        begin_op(work->p, work->program, work->op);
+        begin_op(work->p, work->program, work->op, lane);
         rc = run_for(work->p, lane, work->op, work->slot);
     }
     if (rc == 0)
         rc = lane_settle(lane); /* a wait for the thread's mark includes this work */
     if (rc != 0)                /* fail at once: other ranks may be waiting for this rank */
         return comm_fail(work->p->plan->mesh.world, rc);
-    end_op(work->p, work->op);
+    end_op(work->p, work->op, lane);
     return 0;
 }
 
@@ -403,15 +404,15 @@ static int run_here(struct parallel *p, const struct op *op, uint32_t slot)
 
 void parallel_note_copy(struct parallel *p, const struct op *op, bool is_end)
 {
-    observe(p, op, is_end);
+    observe(p, op, NULL, is_end);
 }
 
 static void post_copy(struct parallel *p, const struct walk *e, const struct op *op)
 {
     if (e->copies != NULL && e->copies->post(e->copies->user, op->block, op))
         return;
-    observe(p, op, false);
-    observe(p, op, true);
+    observe(p, op, NULL, false);
+    observe(p, op, NULL, true);
 }
 
 /* `copy`: the last copy that must have ended. */
@@ -516,7 +517,7 @@ static int run_op(struct parallel *p, const struct program *program, struct walk
                   const struct op *op)
 {
     uint32_t slot = program_slot(program, &p->plan->shape, op->stage, op->leaf);
-    begin_op(p, program, op);
+    begin_op(p, program, op, p->plan->lane);
     if (op->kind == OP_BEGIN && e->at_op != NULL) /* at_op sets the batch */
         ERR_TRY(e->at_op(p, e, op));
     watch_begin(p, program, op);
@@ -530,7 +531,7 @@ static int run_op(struct parallel *p, const struct program *program, struct walk
     if (rc == 0)
         rc = watch_end(p, op);
     if (rc == 0)
-        end_op(p, op);
+        end_op(p, op, p->plan->lane);
     return rc;
 }
 

@@ -54,11 +54,12 @@ struct parallel {
 };
 
 /* Called for operations of the step's program only. */
-static inline void observe(const struct parallel *p, const struct op *op, bool is_end)
+static inline void observe(const struct parallel *p, const struct op *op, struct lane *lane,
+                           bool is_end)
 {
-    if (p->run.observer.at != NULL && op >= p->run.program->ops &&
-        op < p->run.program->ops + p->run.program->num_ops)
-        p->run.observer.at(p->run.observer.user, op, (uint32_t)(op - p->run.program->ops), is_end);
+    uint32_t index = (uint32_t)(op - p->run.program->ops);
+    if (p->run.observer.at != NULL && op >= p->run.program->ops && index < p->run.program->num_ops)
+        p->run.observer.at(p->run.observer.user, op, index, lane, is_end);
 }
 
 static inline double tokens_that_count(const struct parallel *p)

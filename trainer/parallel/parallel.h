@@ -87,7 +87,9 @@ void parallel_params_updated(struct parallel *parallel);
  * it. So calls for other lanes than compute are concurrent. */
 struct op;
 struct op_observer {
-    void (*at)(void *user, const struct op *op, uint32_t index, bool is_end); /* may be NULL */
+    /* `lane`: of the device, which that thread posts the operation's work on; NULL: of a save's
+     * copies. May be NULL. */
+    void (*at)(void *user, const struct op *op, uint32_t index, struct lane *lane, bool is_end);
     void *user;
 };
 void parallel_observe(struct parallel *parallel, const struct op_observer *observer);

@@ -1,5 +1,6 @@
 /* trace.c - draws real steps (see trace.h). */
 #include "trainer/run/trace.h"
+#include "kernels/device.h"
 #include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "trainer/comm/flight.h"
@@ -22,13 +23,20 @@ struct trace_event {
 
 #define CALLS_MAX 65536u /* of a rank in a step; the flight recorder may keep fewer */
 
+/* The time of an operation's work on a device that keeps time. */
+struct device_time {
+    struct mark begin, end; /* without a lane: not made in this step */
+};
+
 struct trace {
     struct trace_options options;
     FILE *file; /* rank 0: options.path */
     int64_t seen;
     struct comm *world;
-    uint32_t num_ops, capacity;
-    struct trace_event *events; /* [capacity + CALLS_MAX]: operations, then calls */
+    uint32_t num, capacity;
+    struct trace_event *events; /* [2 capacity + CALLS_MAX]: operations; work of them; calls */
+    struct device_time *times;  /* [capacity]; NULL: the device keeps none */
+    struct mark origin;         /* of these times, on the lane that computes: begin_ns */
     uint64_t begin_ns;
     bool is_drawn;
 };
@@ -39,14 +47,17 @@ int trace_new(struct trace **out, const struct trace_options *options, struct pa
     if (path[0] == '\0' && options->folder[0] == '\0')
         return 0;
     struct trace *trace = calloc(1, sizeof(*trace));
+    bool has_times = false;
     if (trace != NULL) {
         trace->world = parallel_mesh_of(parallel)->world;
         trace->options = *options;
         trace->capacity = parallel_program(parallel)->num_ops;
-        trace->events = calloc((size_t)trace->capacity + CALLS_MAX, sizeof(*trace->events));
+        trace->events = calloc(2 * (size_t)trace->capacity + CALLS_MAX, sizeof(*trace->events));
+        has_times = device_keeps_time(parallel_lane(parallel)->device);
+        trace->times = has_times ? calloc(trace->capacity, sizeof(*trace->times)) : NULL;
     }
-    if (trace == NULL || trace->events == NULL) {
-        free(trace);
+    if (trace == NULL || trace->events == NULL || (has_times && trace->times == NULL)) {
+        trace_free(trace);
         return report_error(ERR_MEMORY, NULL, "no memory for the timeline of a step");
     }
     bool is_writer = trace->world->rank == 0 && path[0] != '\0';
@@ -70,6 +81,7 @@ void trace_free(struct trace *trace)
                      trace->options.path, trace->options.at_step);
     }
     free(trace->events);
+    free(trace->times);
     free(trace);
 }
 
@@ -85,7 +97,7 @@ static uint64_t first_of(const struct trace_event *events, size_t num)
 
 /* The number of the event's row among the rows of its rank, in the order of their first events.
  * `is_new`: it is the first event of its row. */
-#define ROWS_MAX 16u
+#define ROWS_MAX 24u
 struct rows {
     uint32_t rank, num;
     const char *of[ROWS_MAX];
@@ -186,12 +198,15 @@ static void write_svg(FILE *out, const struct trace_event *events, size_t num)
 /* ---- a step ---- */
 
 /* Each operation has its own event, so lanes need no lock. */
-static void note_op(void *user, const struct op *op, uint32_t index, bool is_end)
+static void note_op(void *user, const struct op *op, uint32_t index, struct lane *lane, bool is_end)
 {
     struct trace *trace = user;
     struct trace_event *event = &trace->events[index];
+    bool is_timed = trace->times != NULL && lane != NULL;
     CHECK(index < trace->capacity);
     if (is_end) {
+        if (is_timed)
+            lane_mark(lane, &trace->times[index].end);
         event->end_ns = clock_ns();
         return;
     }
@@ -200,29 +215,77 @@ static void note_op(void *user, const struct op *op, uint32_t index, bool is_end
     snprintf(event->name, sizeof(event->name), "%s", op_name(op->kind));
     snprintf(event->row, sizeof(event->row), "%s", lane_name(op->lane));
     event->begin_ns = clock_ns();
+    if (is_timed)
+        lane_mark(lane, &trace->times[index].begin);
+}
+
+static int begin_times(struct trace *trace, struct lane *compute)
+{
+    for (uint32_t i = 0; i < trace->capacity && trace->times != NULL; i++) {
+        trace->times[i].begin.lane = trace->times[i].end.lane = NULL;
+        trace->times[i].begin.is_timed = trace->times[i].end.is_timed = true;
+    }
+    if (trace->times != NULL) {
+        trace->origin.is_timed = true;
+        ERR_TRY(lane_settle(compute));
+        lane_mark(compute, &trace->origin);
+        ERR_TRY(lane_settle_mark(compute, &trace->origin));
+    }
+    trace->begin_ns = clock_ns();
+    return 0;
+}
+
+/* When the device worked on an operation, as an event of a row of its own. */
+static int find_time(struct trace_event *out, const struct trace *trace, uint32_t index)
+{
+    const struct device_time *time = &trace->times[index];
+    double begin = 0, end = 0;
+    ERR_TRY(lane_settle_mark(time->end.lane, &time->end));
+    ERR_TRY(lane_elapsed(&begin, &trace->origin, &time->begin));
+    ERR_TRY(lane_elapsed(&end, &trace->origin, &time->end));
+    *out = trace->events[index];
+    out->begin_ns = trace->begin_ns + (uint64_t)(begin * 1e9);
+    out->end_ns = trace->begin_ns + (uint64_t)(end * 1e9);
+    size_t length = strlen(out->row);
+    snprintf(out->row + length, sizeof(out->row) - length, ", device");
+    return 0;
+}
+
+/* Adds them behind the operations, one of each. */
+static void note_times(struct trace *trace)
+{
+    for (uint32_t i = 0; i < trace->capacity && trace->times != NULL; i++) {
+        const struct device_time *time = &trace->times[i];
+        if (time->begin.lane == NULL || time->end.lane == NULL)
+            continue;
+        if (find_time(&trace->events[trace->num], trace, i) == 0)
+            trace->num++;
+        else
+            log_warn("train", "the drawing lacks times of the device: %s", report_line());
+    }
 }
 
 /* Drops the events of copies that a failed save did not make. */
-static uint32_t drop_unmade(struct trace_event *events, uint32_t num)
+static void drop_unmade(struct trace *trace)
 {
-    uint32_t made = 0;
+    uint32_t num = trace->num;
+    trace->num = 0;
     for (uint32_t i = 0; i < num; i++)
-        if (events[i].end_ns != 0)
-            events[made++] = events[i];
-    return made;
+        if (trace->events[i].end_ns != 0)
+            trace->events[trace->num++] = trace->events[i];
 }
 
-/* Adds the calls of the step after its operations. */
-static uint32_t note_calls(struct trace *trace)
+/* Adds the calls of the step. */
+static void note_calls(struct trace *trace)
 {
     struct flight *flight = trace->world->flight;
     struct flight_record record;
-    uint32_t num = 0;
-    for (uint64_t id = flight_last(flight); num < CALLS_MAX && flight_find(flight, id, &record);
-         id--) {
+    uint32_t left = CALLS_MAX;
+    for (uint64_t id = flight_last(flight); left > 0 && flight_find(flight, id, &record);
+         id--, left--) {
         if (record.started_ns < trace->begin_ns)
             break;
-        struct trace_event *event = &trace->events[trace->num_ops + num++];
+        struct trace_event *event = &trace->events[trace->num++];
         *event = (struct trace_event){.rank = trace->world->rank,
                                       .block = PROGRAM_BLOCK_NONE,
                                       .begin_ns = record.started_ns,
@@ -233,17 +296,15 @@ static uint32_t note_calls(struct trace *trace)
         snprintf(event->row, sizeof(event->row), "%s calls",
                  record.kind == COMM_SEND ? "send" : record.lane);
     }
-    return num;
 }
 
 /* Gathers the events of all ranks, rank after rank. The caller frees *out. */
-static int gather_events(struct trace *trace, uint32_t num, struct trace_event **out,
-                         size_t *out_num)
+static int gather_events(struct trace *trace, struct trace_event **out, size_t *out_num)
 {
     struct comm *world = trace->world;
     size_t *lists = calloc(4 * (size_t)world->size, sizeof(*lists)), total = 0;
     size_t *bytes = lists, *at = lists + world->size, *eight = lists + 2 * (size_t)world->size;
-    size_t *places = lists + 3 * (size_t)world->size, mine = num * sizeof(**out);
+    size_t *places = lists + 3 * (size_t)world->size, mine = trace->num * sizeof(**out);
     int rc = lists != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a timeline");
     ERR_TRY(parallel_agree(world, rc));
     for (uint32_t r = 0; r < world->size; r++) {
@@ -290,7 +351,7 @@ static void make_folders(char *path)
 }
 
 /* Writes this rank's file. After a failure no more files are written. */
-static void write_own(struct trace *trace, int64_t step, size_t num)
+static void write_own(struct trace *trace, int64_t step)
 {
     char path[640];
     uint32_t rank = trace->world->rank;
@@ -299,7 +360,7 @@ static void write_own(struct trace *trace, int64_t step, size_t num)
     make_folders(path);
     FILE *file = fopen(path, "w");
     if (file != NULL)
-        write_chrome(file, trace->events, num);
+        write_chrome(file, trace->events, trace->num);
     if (file == NULL || fclose(file) != 0) {
         log_warn("train", "could not write %s: %s; no further step is profiled", path,
                  strerror(errno));
@@ -318,11 +379,11 @@ static bool is_profiled(const struct trace_options *o, int64_t step)
 }
 
 /* Writes the events of all ranks to their file. Collective. */
-static int draw_all(struct trace *trace, uint32_t num_mine)
+static int draw_all(struct trace *trace)
 {
     struct trace_event *all = NULL;
     size_t num = 0;
-    int rc = gather_events(trace, num_mine, &all, &num);
+    int rc = gather_events(trace, &all, &num);
     if (rc == ERR_MEMORY)
         log_warn("train", "the timeline is left out: %s", report_line());
     if (rc == 0 && trace->world->rank == 0)
@@ -341,15 +402,17 @@ int trace_step(struct trace *trace, struct parallel *parallel, const struct step
     if (!is_drawn && !is_own)
         return parallel_step(parallel, input, out);
     memset(trace->events, 0, trace->capacity * sizeof(*trace->events));
-    trace->begin_ns = clock_ns();
+    ERR_TRY(begin_times(trace, parallel_lane(parallel)));
     parallel_observe(parallel, &(struct op_observer){note_op, trace});
     int rc = parallel_step(parallel, input, out);
     parallel_observe(parallel, &(struct op_observer){0});
     if (rc != 0 || out->is_dropped)
         return rc;
-    trace->num_ops = drop_unmade(trace->events, parallel_program(parallel)->num_ops);
-    uint32_t num = trace->num_ops + note_calls(trace);
+    trace->num = parallel_program(parallel)->num_ops;
+    note_times(trace);
+    drop_unmade(trace);
+    note_calls(trace);
     if (is_own)
-        write_own(trace, input->step, num);
-    return is_drawn ? draw_all(trace, num) : 0;
+        write_own(trace, input->step);
+    return is_drawn ? draw_all(trace) : 0;
 }

@@ -5,7 +5,8 @@
  * them: as a Chrome trace (chrome://tracing, ui.perfetto.dev), or as a drawing if the file's name
  * ends in .svg. For every n-th step (profiling.profile_freq) each rank writes its own events as a
  * Chrome trace, at torchtitan's place. Times are of CLOCK_MONOTONIC: each rank is drawn by its
- * machine's clock. */
+ * machine's clock. A GPU works later than the host queues: "LANE, device" has the times of that
+ * work, by timed marks between operations, too late by the time of one wait for the GPU. */
 #ifndef HOLDFAST_TRAINER_TRACE_H
 #define HOLDFAST_TRAINER_TRACE_H
 
