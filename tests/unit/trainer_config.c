@@ -256,7 +256,7 @@ TEST(test_config__what_this_version_lacks_is_refused)
                   "quantize.linear.mx");
     check_refused("--model.converters float8 --quantize.linear.float8.recipe_name rowwise",
                   "quantize.linear.float8.recipe_name", "rowwise");
-    check_refused("--training.dtype bfloat16", "updates are smaller than", "one of float32");
+    check_refused("--training.dtype bfloat16", "lose small updates", "one of float32");
     check_refused("--checkpoint.enable --checkpoint.partial", "checkpoint.partial needs",
                   "name what is taken");
     check_refused("--checkpoint.enable --replay 0", "replay_step = 0", "training.steps");

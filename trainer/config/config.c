@@ -471,9 +471,9 @@ void trainer_config_print_help(void)
 {
     printf(
         "usage: trainer --config FILE [--section.key value ...]\n"
-        "       trainer --flight FOLDER [PREFIX]   which rank did not come, by all ranks' dumps\n"
+        "       trainer --flight FOLDER [PREFIX]   name the missing rank, from all ranks' dumps\n"
         "                                          (comm.save_traces_folder)\n\n"
-        "Trains; the keys below are those of the TOML file. A boolean is switched on by\n"
-        "--section.key and off by --section.no_key.\n\n");
+        "Train a model. The keys below are those of the TOML file. --section.key sets a\n"
+        "boolean to true, --section.no_key to false.\n\n");
     options_print_help(&(struct options){.table = config_table()}, stdout);
 }

@@ -4,17 +4,17 @@
 
 const struct option table_of_model[] = {
     STRING(config_file, "job.config_file", "", "TOML file to read (also --config)"),
-    STRING(dump_folder, "job.dump_folder", "./outputs", "folder of what the trainer writes"),
+    STRING(dump_folder, "job.dump_folder", "./outputs", "folder of the trainer's output"),
     STRING(description, "job.description", "default job", "free text for the log"),
     STRING(run, "job.run", "",
-           "name of the run in ckptd: what resumes what; empty: the name of the file of --config "
+           "name of the run in ckptd, which a start resumes; empty: the name of --config's file "
            "(ours)"),
     BOOL(print_config, "job.print_config", "false", "print the effective configuration"),
     STRING(save_config_file, "job.save_config_file", "",
            "file under dump_folder for the effective configuration as JSON"),
     FIXED("job.custom_config_module", "", NO_PYTHON),
-    IGNORED("job.use_for_integration_test", "it was a mark for torchtitan's own tests"),
-    IGNORED("metrics.use_for_integration_test", "it was a mark for torchtitan's own tests"),
+    IGNORED("job.use_for_integration_test", "a mark for torchtitan's own tests"),
+    IGNORED("metrics.use_for_integration_test", "a mark for torchtitan's own tests"),
     ALIAS("job.print_args", "job.print_config"),
     ALIAS("debug.print_config", "job.print_config"),
     ALIAS("debug.save_config_file", "job.save_config_file"),
@@ -23,102 +23,98 @@ const struct option table_of_model[] = {
 
     INT(log_freq, "metrics.log_freq", 10, 1, COUNT_MAX, "steps between two step lines"),
     STRING(log_ranks, "metrics.log_ranks", "",
-           "ranks, as 0,3-5, whose lines the log has; of others it has warnings and errors alone. "
-           "The line of a step is rank 0's. Without it all; --log-ranks is its short form (ours)"),
+           "ranks, as 0,3-5, that log all lines; the others log only warnings and errors. Rank 0 "
+           "logs the step lines. Empty: all ranks (also --log-ranks; ours)"),
     STRING(loss_file, "metrics.loss_file", "",
-           "file that gets a line per step: step, loss, gradient norm, in hexadecimal floats; a "
-           "resumed run appends, and steps made again are there twice (ours)"),
+           "file for one line per step: step, loss, gradient norm, in hexadecimal floats; a "
+           "resumed run appends, and repeats recomputed steps (ours)"),
     DOUBLE(data_wait_max_percent, "metrics.data_wait_max_percent", 10, 0, 100,
-           "a step line whose steps have waited for samples for more of their time comes with a "
-           "warning; 0: never (ours)"),
+           "log a warning when steps wait for samples for more than X percent of their time; 0: "
+           "never (ours)"),
     DOUBLE(straggler_percent, "metrics.straggler_percent", 20, 0, 100,
-           "of their time: a rank that waits less for others than they do, by so much, holds them "
-           "up, and is named (observe/stragglers.h); 0: never (ours)"),
+           "name a rank as a straggler if its waits for others take X percent of the time less "
+           "than theirs (observe/stragglers.h); 0: never (ours)"),
     DOUBLE(spike_deviations, "metrics.spike_deviations", 6, 0, 1e9,
-           "a loss so many deviations above the median is said to be a spike; 0: never (ours)"),
+           "report a loss more than X deviations above the median as a spike; 0: never (ours)"),
     INT(spike_window, "metrics.spike_window", 64, 16, 1024,
-        "steps of that median and deviation (ours)"),
+        "steps in that median and deviation (ours)"),
     INT(spike_fast_steps, "metrics.spike_fast_steps", 20, 1, COUNT_MAX,
-        "the most steps of a fast spike; a longer one is slow (ours)"),
+        "maximum steps of a fast spike; a longer one is slow (ours)"),
     INT(spike_steps, "metrics.spike_steps", 200, 1, COUNT_MAX,
-        "a spike that goes on so long lasts, and is warned of again (ours)"),
-    STRING(
-        jsonl_file, "metrics.jsonl_file", "",
-        "file for a line of JSON per step: attempt, step, losses, gradient norm, range of "
-        "samples; in a new one the losses that the checkpoint has of the steps before come first "
-        "(observe/jsonl.h; ours)"),
+        "warn again of a spike that has lasted N steps (ours)"),
+    STRING(jsonl_file, "metrics.jsonl_file", "",
+           "file for one line of JSON per step: attempt, step, losses, gradient norm, range of "
+           "samples; a new file begins with the checkpoint's losses of earlier steps "
+           "(observe/jsonl.h; ours)"),
     STRING(prometheus_file, "metrics.prometheus_file", "",
            "file for Prometheus' node_exporter (NAME.prom in its textfile directory), replaced at "
            "each step line and removed at the end (observe/textfile.h; ours)"),
     DOUBLE(peak_tflops, "metrics.peak_tflops", 0, 0, 1e9,
-           "of one rank's processor in the compute type, for mfu in the step line; 0: that of a "
-           "known GPU "
-           "(ours)"),
+           "TFLOP/s of a rank's processor in the compute type, for mfu in step lines; 0: of a "
+           "known GPU (ours)"),
     BOOL(no_color, "metrics.disable_color_printing", "false", "no colours on terminals"),
     BOOL(tensorboard, "metrics.enable_tensorboard", "false",
-         "write a file of events for TensorBoard at each step line, by rank 0"),
+         "rank 0 writes TensorBoard events at each step line"),
     STRING(tensorboard_folder, "metrics.save_tb_folder", "tb",
-           "folder of these files, below job.dump_folder; a new one gets the losses of the steps "
-           "before, too"),
+           "folder of these files, below job.dump_folder; a new folder also gets the losses of "
+           "earlier steps"),
     IGNORED("metrics.enable_wandb", NO_WANDB),
-    IGNORED("metrics.disable_logging_from_checkpoint", "HOLDFAST_LOG chooses what is logged"),
+    IGNORED("metrics.disable_logging_from_checkpoint", "HOLDFAST_LOG selects log lines"),
     IGNORED("metrics.save_for_all_ranks", ONE_BOARD),
     IGNORED("metrics.rank_0_only", ONE_BOARD),
     BOOL(color, "metrics.enable_color_printing", "true", "older: false is disable_color_printing"),
 
-    CHOICE(
-        text.model_name, "model.name", "llama3", "llama3,llama2,llama",
-        "family of the model; with llama2, which older files call llama, the flavors 7B, 13B and "
-        "70B are Llama 2's"),
+    CHOICE(text.model_name, "model.name", "llama3", "llama3,llama2,llama",
+           "family of the model; with llama2 (llama in older files) the flavors 7B, 13B and 70B "
+           "are Llama 2's"),
     STRING(model_flavor, "model.flavor", "debugmodel",
-           "tiny, debugmodel, torchtitan-debugmodel (theirs, of 6 layers), 110M, 8B, 70B, 405B: "
-           "sizes, with the vocabulary of the tokens; "
-           "llama2-7B, 13B, 70B, llama3-8B, 70B, llama3.1-8B, 70B, 405B, llama3.2-1B, 3B, "
-           "tinyllama-1.1B: as published, with their own vocabulary"),
+           "tiny, debugmodel, torchtitan-debugmodel (torchtitan's, 6 layers), 110M, 8B, 70B, 405B: "
+           "sizes with the tokens' vocabulary; llama2-7B, 13B, 70B, llama3-8B, 70B, llama3.1-8B, "
+           "70B, 405B, llama3.2-1B, 3B, tinyllama-1.1B: as published, with their own vocabulary"),
     STRING(model_config, "model.config", "",
-           "a Hugging Face config.json, or its folder, in place of the flavor (ours)"),
-    INT(model_dim, "model.dim", -1, -1, 1 << 24, "width; -1: as the flavor or model.config says"),
-    INT(model_layers, "model.n_layers", -1, -1, 4096, "likewise, as are the keys down to norm_eps"),
+           "Hugging Face config.json, or its folder, instead of the flavor (ours)"),
+    INT(model_dim, "model.dim", -1, -1, 1 << 24, "width; -1: that of the flavor or model.config"),
+    INT(model_layers, "model.n_layers", -1, -1, 4096, "layers; -1: likewise, down to norm_eps"),
     INT(model_heads, "model.n_heads", -1, -1, 1 << 24, "query heads"),
     INT(model_kv_heads, "model.n_kv_heads", -1, -1, 1 << 24, "key/value heads; divides n_heads"),
     INT(model_head_dim, "model.head_dim", -1, -1, 4096,
-        "width of a head; -1, where dim or n_heads is given: dim / n_heads"),
+        "width of a head; -1, if dim or n_heads is given: dim / n_heads"),
     INT(model_hidden, "model.hidden_dim", -1, -1, 1 << 24, "width of the feed-forward part (ours)"),
     INT(model_vocab, "model.vocab_size", -1, -1, 1 << 24,
-        "rows of the embedding; may be above the tokenizer's vocabulary"),
+        "rows of the embedding; may exceed the tokenizer's vocabulary"),
     DOUBLE(rope_theta, "model.rope_theta", -1, -1, 1e18, "base of rotary embedding"),
     DOUBLE(norm_eps, "model.norm_eps", -1, -1, 1, "added to the mean square in RMSNorm"),
     CHOICE(text.tied_embeddings, "model.tied_embeddings", "default", "default,true,false",
            "one matrix for embedding and output, trained as one (ours)"),
     CHOICE(text.rope_scaling, "model.rope_scaling", "default", "default,none,linear,llama3",
-           "how positions beyond the first training's are reached (ours)"),
+           "scaling to positions beyond those of pretraining (ours)"),
     DOUBLE(rope_factor, "model.rope_factor", -1, -1, 1e6, "of linear and llama3 (ours)"),
     DOUBLE(rope_low_freq_factor, "model.rope_low_freq_factor", -1, -1, 1e6, "of llama3 (ours)"),
     DOUBLE(rope_high_freq_factor, "model.rope_high_freq_factor", -1, -1, 1e6, "of llama3 (ours)"),
     INT(rope_original_positions, "model.rope_original_positions", -1, -1, 1 << 30,
-        "of llama3: positions of the first training (ours)"),
+        "of llama3: positions in pretraining (ours)"),
     STRING(tokenizer_path, "model.hf_assets_path", "",
-           "tokenizer.model or tokenizer.json, or the folder of one; when given, it must be the "
-           "one that "
+           "tokenizer.model or tokenizer.json, or its folder; if given, must be the tokenizer that "
            "made the tokens"),
     ALIAS("model.tokenizer_path", "model.hf_assets_path"),
-    STRING(text.converters, "model.converters", "", "quantize.linear.float8, or nothing"),
+    STRING(text.converters, "model.converters", "", "quantize.linear.float8, or empty"),
     IGNORED("model.print_after_conversion", NO_PYTHON),
-    IGNORED("model.use_flex_attn", "attention has one implementation for either mask"),
+    IGNORED("model.use_flex_attn", "attention has one implementation for both masks"),
     FIXED("model.attn_mask_type", "causal", "for block_causal set training.document_mask = true"),
     FIXED("model.norm_type", "rmsnorm,fused_rmsnorm,compiled_rmsnorm", "Llama's norm is RMSNorm"),
 
     BOOL(float8_gather, "quantize.linear.float8.enable_fsdp_float8_all_gather", "false",
-         "gather shards of the weights of float8 products as codes of one byte, to the same bits"),
+         "gather weight shards of float8 products as one-byte codes; the bits stay the same"),
     IGNORED("quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_SCALES),
     STRING(text.float8_recipe, "quantize.linear.float8.recipe_name", "",
-           "tensorwise (the default): one scale, a power of two, for what a product reads"),
+           "tensorwise (the default): one scale, a power of two, per operand of a product"),
     STRING(float8_filter, "quantize.linear.float8.filter_fqns", "",
-           "parts of names of products that stay in the compute type; the output always does"),
-    CHOICE(text.float8_gradients, "quantize.linear.float8.grad_output_dtype", "float8_e5m2",
-           "float8_e5m2,float8_e4m3fn",
-           "of the gradients that float8 products read: the target_dtype of torchao's "
-           "cast_config_grad_output; float8_e4m3fn has a bit more and a smaller range (ours)"),
+           "parts of names of products that keep the compute type, as the output always does"),
+    CHOICE(
+        text.float8_gradients, "quantize.linear.float8.grad_output_dtype", "float8_e5m2",
+        "float8_e5m2,float8_e4m3fn",
+        "format of gradients in float8 products, as target_dtype of torchao's "
+        "cast_config_grad_output; float8_e4m3fn has one more mantissa bit, a smaller range (ours)"),
     IGNORED("quantize.linear.float8.emulate", WIDER_FLOAT8),
     IGNORED("quantize.linear.mx.mxfp8_dim1_cast_kernel_choice", NO_MX),
     IGNORED("quantize.linear.mx.recipe_name", NO_MX),
@@ -167,16 +163,16 @@ const struct option table_of_model[] = {
     IGNORED("mx.moe_fqns_prototype", NO_MX),
 
     CHOICE(text.optimizer_name, "optimizer.name", "AdamW", "AdamW,Adam",
-           "AdamW, or Adam, whose weight decay is a part of the gradient"),
+           "AdamW, or Adam, which adds weight decay to the gradient"),
     DOUBLE(lr, "optimizer.lr", 8e-4, 0, 1e3, "peak learning rate"),
     DOUBLE(beta1, "optimizer.beta1", 0.9, 0, 1, "decay of the first moment"),
     DOUBLE(beta2, "optimizer.beta2", 0.95, 0, 1, "decay of the second moment"),
     DOUBLE(eps, "optimizer.eps", 1e-8, 1e-30, 1, "added to the root of the second moment"),
-    DOUBLE(weight_decay, "optimizer.weight_decay", 0.1, 0, 1e3, "of every parameter"),
+    DOUBLE(weight_decay, "optimizer.weight_decay", 0.1, 0, 1e3, "for all parameters"),
     BOOL(no_decay_norms, "optimizer.no_decay_norms", "false",
-         "the weights of norms do not decay (ours)"),
+         "do not decay the weights of norms (ours)"),
     CHOICE(text.moments_dtype, "optimizer.moments_dtype", "float32", "float32,bfloat16",
-           "of both moments; bfloat16 rounds them stochastically, the same on every mesh (ours)"),
+           "type of both moments; bfloat16 rounds stochastically, the same on every mesh (ours)"),
     FIXED("optimizer.param_groups", "",
           "all tensors have one rate and decay; for norms without decay set "
           "optimizer.no_decay_norms"),
@@ -189,7 +185,7 @@ const struct option table_of_model[] = {
     INT(decay_total_steps, "lr_scheduler.total_steps", -1, -1, COUNT_MAX,
         "length of the curve; -1: training.steps"),
     DOUBLE(decay_ratio, "lr_scheduler.decay_ratio", -1, -1, 1,
-           "part of the steps, at the end, that decays; -1: all after the warm-up"),
+           "fraction of steps, at the end, with decay; -1: all after the warm-up"),
     CHOICE(text.decay_type, "lr_scheduler.decay_type", "linear", "linear,sqrt,cosine",
            "form of the decay"),
     DOUBLE(min_lr_factor, "lr_scheduler.min_lr_factor", 0, 0, 1, "floor, as a part of lr"),
@@ -199,23 +195,21 @@ const struct option table_of_model[] = {
     FIXED("training.warmup_pct", "", "give the steps with lr_scheduler.warmup_steps"),
 
     STRING(dataset_path, "training.dataset_path", "",
-           "tokens file (made by `tokenizer tokens`), or a folder of text or JSON lines, which is "
-           "tokenized once and kept in FOLDER/.holdfast or ~/.cache/holdfast; s3://BUCKET/PATH: "
-           "either in a bucket, fetched once into the latter, as AWS_* and HOLDFAST_S3_* say"),
+           "tokens file (made by `tokenizer tokens`), or a folder of text or JSON lines, tokenized "
+           "once into FOLDER/.holdfast or ~/.cache/holdfast; s3://BUCKET/PATH: either in a bucket "
+           "(set AWS_*, HOLDFAST_S3_*), fetched once into the latter"),
     STRING(dataset, "training.dataset", "",
-           "the same when training.dataset_path is empty, or c4, c4_test: their files are in the "
+           "the same if training.dataset_path is empty, or c4, c4_test, whose files are in the "
            "folder of that name in ~/.cache/holdfast"),
-    STRING(
-        dataset_field, "training.dataset_field", "text",
-        "member of a folder's JSON that holds the text; A,B: both, joined by a line break (ours)"),
+    STRING(dataset_field, "training.dataset_field", "text",
+           "member of a folder's JSON with the text; A,B: both, joined by a line break (ours)"),
     STRING(prompt_field, "training.dataset_prompt_field", "",
-           "member that holds a prompt, whose tokens are not trained on (ours)"),
+           "member with a prompt, whose tokens are not trained on (ours)"),
     STRING(answer_field, "training.dataset_answer_field", "",
-           "member that holds the answer to the prompt (ours)"),
-    DOUBLE(
-        bad_line_share, "training.bad_line_share", 0.001, 0, 1,
-        "part of a folder's JSON lines that may lack the text: they are left out and named; more "
-        "of those read, over 10, end the run; 0: one does; 1: none does (ours)"),
+           "member with the answer to the prompt (ours)"),
+    DOUBLE(bad_line_share, "training.bad_line_share", 0.001, 0, 1,
+           "fraction of a folder's JSON lines that may be bad, or 10 lines: the trainer skips and "
+           "names them, and more end the run; 0: one ends it; 1: none does (ours)"),
     INT(local_batch_size, "training.local_batch_size", 8, 1, COUNT_MAX,
         "sequences of a micro-batch"),
     ALIAS("training.batch_size", "training.local_batch_size"),
@@ -227,73 +221,72 @@ const struct option table_of_model[] = {
     INT(global_batch_size, "training.global_batch_size", -1, -1, COUNT_MAX,
         "sequences of a step; -1: local_batch_size x canonical.micro_batches"),
     STRING(mixture, "training.mixture", "",
-           "NAME:WEIGHT,NAME:WEIGHT,...: tokens files, folders or names as in training.dataset, in "
-           "place of training.dataset_path; the weights may change at a resume (ours)"),
+           "NAME:WEIGHT,NAME:WEIGHT,...: tokens files, folders or names as in training.dataset, "
+           "instead of training.dataset_path; a resume may change weights (ours)"),
     BOOL(document_mask, "training.document_mask", "false",
-         "attention does not cross documents, and positions begin again with each (ours)"),
+         "restrict attention to the document, and restart positions at each (ours)"),
     STRING(batch_ramp, "training.batch_ramp", "",
-           "STEP:MICRO_BATCHES,...: micro-batches of a step from that step on, the first from 0; "
+           "STEP:MICRO_BATCHES,...: micro-batches of a step from STEP on; the first STEP is 0; "
            "fixed when the run is created (ours)"),
     INT(seq_len, "training.seq_len", 2048, 1, 1 << 24, "tokens of a sequence"),
-    DOUBLE(max_norm, "training.max_norm", 1.0, 0, 1e30,
-           "the gradient is scaled down to this norm; 0: never"),
+    DOUBLE(max_norm, "training.max_norm", 1.0, 0, 1e30, "clip the gradient to this norm; 0: never"),
     INT(steps, "training.steps", 10000, 1, COUNT_MAX, "optimizer steps of the run"),
     DOUBLE(exit_minutes, "training.exit_duration_in_mins", 0, 0, 1e7,
-           "save and end with 79 when a start has lasted so many minutes; the launcher passes that "
-           "on as 75 and starts nothing; 0: no limit (Megatron's)"),
+           "save and exit with 79 when a start has run X minutes; the launcher then exits with 75 "
+           "without a restart; 0: no limit (Megatron's)"),
     DOUBLE(exit_lead_seconds, "training.exit_lead_seconds", 10, 0, 1e7,
            "least time before the end of a batch job ($HOLDFAST_JOB_END_TIME, SLURM's) at which a "
-           "run saves and ends with 79; more where steps and saves take longer; 0: never (ours)"),
+           "run saves and exits with 79; more if steps and saves take longer; 0: never (ours)"),
     INT(grace_seconds, "training.grace_seconds", 0, 0, 86400,
-        "seconds between a signal that ends a run and its end by force, as of a spot instance: "
-        "the last step is saved if the longest save of this start fits into them, else what "
-        "ckptd has accepted is waited for; 0: no limit but checkpoint.final_seconds (ours)"),
+        "seconds from a signal to a forced end, as of a spot instance: the trainer saves the last "
+        "step if the longest save of this start fits, else waits for saves that ckptd has "
+        "accepted; 0: only checkpoint.final_seconds limits the end (ours)"),
     DOUBLE(exit_memory_gib, "training.exit_memory_gib", 0, 0, 1e7,
-           "save and end with 75 when the memory that is a process's own, not a file's nor shared "
-           "with ckptd, reaches so many GiB on some rank, as a leak does; 0: no limit (ours)"),
-    DOUBLE(exit_free_memory_gib, "training.exit_free_memory_gib", 0, 0, 1e7,
-           "likewise when some rank's machine, or control group, has no more left; 0: no limit "
-           "(ours)"),
+           "save and exit with 75 when private memory of a rank's process, without files and "
+           "memory shared with ckptd, reaches X GiB, as by a leak; 0: no limit (ours)"),
+    DOUBLE(
+        exit_free_memory_gib, "training.exit_free_memory_gib", 0, 0, 1e7,
+        "the same if a rank's machine or control group has at most X GiB left; 0: no limit (ours)"),
     CHOICE(text.nonfinite, "training.nonfinite", "stop", "stop,skip,roll_back",
-           "when loss or gradient norm is not finite: end with 78 and save nothing, go on without "
-           "that step's update, or go back to a checkpoint and leave its samples out (ours)"),
+           "if loss or gradient norm is not finite: exit with 78 without a save, skip the step's "
+           "update, or return to a checkpoint and skip the step's samples (ours)"),
     CHOICE(text.outlying, "training.outlying", "off", "off,warn,skip,roll_back",
-           "when loss or gradient norm is finite but far above those of the steps before: say so, "
-           "go on without that step's update, or go back as training.nonfinite has it (ours)"),
+           "if loss or gradient norm is finite but far above those of earlier steps: log a "
+           "warning, skip the step's update, or roll back as in training.nonfinite (ours)"),
     DOUBLE(outlying_deviations, "training.outlying_deviations", 6, 1, 1e9,
-           "so many deviations above the median are too far; a deviation is the median distance "
-           "from it, as of a normal distribution, and at least 1/20 of it (ours)"),
+           "limit in deviations above the median; a deviation is the median distance from it, as "
+           "of a normal distribution, and at least 1/20 of it (ours)"),
     INT(outlying_window, "training.outlying_window", 128, 16, CONFIG_OUTLYING_WINDOW_MAX,
-        "steps of that median; none is judged before half as many (ours)"),
+        "steps in that median; checks begin after half of them (ours)"),
     INT(nonfinite_skips_max, "training.nonfinite_skips_max", 10, 1, COUNT_MAX,
-        "with skip: so many such steps in a row end the run (ours)"),
+        "with skip: end the run after N such steps in a row (ours)"),
     INT(roll_back_steps, "training.roll_back_steps", 1, 1, COUNT_MAX,
-        "with roll_back: the checkpoint is the newest of so many steps before (ours)"),
+        "with roll_back: use the newest checkpoint at least N steps older (ours)"),
     INT(roll_back_times, "training.roll_back_times", 3, 1, CONFIG_ROLL_BACKS_MAX,
-        "with roll_back: how often in a run; the next such step ends it with 78 (ours)"),
+        "with roll_back: limit per run; the next such step ends the run with 78 (ours)"),
     STRING(kill_switch, "training.kill_switch_path", "",
-           "while this file is there, a run saves and ends with 78, and none is started; rank 0 "
-           "looks behind each step (Megatron's)"),
-    CHOICE_BUT(text.dtype, "training.dtype", "float32", "float32", "bfloat16",
-               "updates are smaller than what bfloat16 weights can take up; products have "
-               "training.mixed_precision_param",
-               "of weights"),
+           "while this file exists, a run saves and exits with 78, and no run starts; rank 0 "
+           "checks after each step (Megatron's)"),
+    CHOICE_BUT(
+        text.dtype, "training.dtype", "float32", "float32", "bfloat16",
+        "bfloat16 weights lose small updates; for products set training.mixed_precision_param",
+        "type of weights"),
     CHOICE(text.mixed_precision_param, "training.mixed_precision_param", "bfloat16",
-           "bfloat16,float32", "type that products are computed in"),
+           "bfloat16,float32", "compute type of products"),
     CHOICE(text.mixed_precision_reduce, "training.mixed_precision_reduce", "float32",
            "float32,bfloat16",
-           "type in which gradients are summed, kept and reduced; bfloat16 with the fast reduction "
-           "alone (ours: torchtitan has float32)"),
+           "type in which gradients are summed, kept and reduced; bfloat16 only with the fast "
+           "reduction (ours: torchtitan has float32)"),
     CHOICE(text.reduction, "training.reduction", "canonical", "canonical,fast",
            "canonical: the same bits on any number of ranks (ours)"),
     INT(numerics, "training.numerics", 0, 0, CONFIG_NUMERICS,
-        "arithmetic: 3 float32 products in one order, the same bits on avx2, avx512 and a GPU; 2 "
-        "an optimizer as near to the real numbers as PyTorch's or nearer; 1 that of runs begun "
-        "before there was a choice; 0: that of the checkpoint; of a new run 3, or 2 for float32 "
-        "on a CPU without fused multiply-adds (ours)"),
+        "arithmetic: 3: float32 products in one order, the same bits on avx2, avx512 and GPUs; 2: "
+        "an optimizer at least as close to real numbers as PyTorch's; 1: that of runs older than "
+        "this key; 0: that of the checkpoint; for a new run 3, or 2 for float32 on a CPU without "
+        "fused multiply-adds (ours)"),
     BOOL(cpu_offload, "training.enable_cpu_offload", "false",
-         "on a GPU: moments, and parameters where products have a copy in bfloat16, lie in the "
-         "host's memory, over the bus"),
+         "on a GPU: keep moments, and parameters if products read a copy in another type, in host "
+         "memory, over the bus"),
     IGNORED("training.gc_freq", NO_PYTHON),
     IGNORED("training.gc_debug", NO_PYTHON),
     IGNORED("training.debug_moe_force_load_balance", NO_EXPERTS),
@@ -308,41 +301,39 @@ const struct option table_of_model[] = {
     IGNORED("dataloader.streaming_shuffle_buffer_size", "all samples of the data are shuffled"),
     IGNORED("dataloader.num_prefetch_batches", NO_LOADER),
 
-    BOOL(validation_enable, "validation.enable", "false",
-         "compute the loss of a set that is not trained on"),
+    BOOL(validation_enable, "validation.enable", "false", "compute the loss of a validation set"),
     ALIAS("validation.enabled", "validation.enable"),
     STRING(validation_dataset, "validation.dataset", "",
-           "as training.dataset, such as c4_validation, when validation.dataset_path is empty"),
+           "as training.dataset, such as c4_validation, if validation.dataset_path is empty"),
     STRING(validation_path, "validation.dataset_path", "",
-           "its tokens file, or a folder, as training.dataset_path"),
+           "tokens file or folder, as training.dataset_path"),
     INT(validation_batch, "validation.local_batch_size", 8, 1, COUNT_MAX,
-        "sequences that a micro-batch of a validation step counts"),
+        "sequences per micro-batch that validation.steps counts"),
     INT(validation_seq_len, "validation.seq_len", -1, -1, 1 << 24,
-        "tokens of a sequence, at most training.seq_len; -1: as many"),
+        "tokens of a sequence, at most training.seq_len; -1: equal"),
     INT(validation_freq, "validation.freq", 10, 1, COUNT_MAX,
-        "steps between two; one follows the first step"),
+        "validate every N steps, and after step 1"),
     INT(validation_steps, "validation.steps", -1, -1, COUNT_MAX,
-        "how many times canonical.micro_batches micro-batches are read; -1: the whole set"),
+        "read N x canonical.micro_batches micro-batches; -1: the whole set"),
     IGNORED("validation.dataloader.num_workers", NO_LOADER),
     IGNORED("validation.dataloader.persistent_workers", NO_LOADER),
     IGNORED("validation.dataloader.pin_memory", NO_LOADER),
     IGNORED("validation.dataloader.prefetch_factor", NO_LOADER),
 
     INT(micro_batches, "canonical.micro_batches", -1, -1, 1 << 20,
-        "micro-batches of a step on whatever number of ranks; -1: from global_batch_size (ours)"),
+        "micro-batches of a step on any number of ranks; -1: from global_batch_size (ours)"),
     INT(groups, "canonical.groups", 1, 1, 1 << 20,
-        "groups of consecutive micro-batches, each summed by one replica: the number of "
-        "replicas, where they should exchange once per step (ours)"),
+        "groups of consecutive micro-batches, each summed by one replica; for one exchange per "
+        "step set the number of replicas (ours)"),
     INT(tp_blocks, "canonical.tp_blocks", 0, 0, 1024,
-        "parts in which sums over heads, hidden width and vocabulary are made: the most that "
-        "tensor_parallel_degree can become; they need not divide the vocabulary; 0: that degree "
-        "(ours)"),
+        "parts of sums over heads, hidden width and vocabulary: the maximum of any later "
+        "tensor_parallel_degree; need not divide the vocabulary; 0: the present degree (ours)"),
     INT(cp_blocks, "canonical.cp_blocks", 0, 0, 1024,
-        "parts in which sums over the positions of a sequence are made: the most that "
-        "context_parallel_degree can become; 0: that degree (ours)"),
+        "parts of sums over the positions of a sequence: the maximum of any later "
+        "context_parallel_degree; 0: the present degree (ours)"),
     INT(loss_chunks, "canonical.loss_chunks", 1, 1, 1 << 20,
-        "parts in which the rows of a micro-batch (of a block of canonical.cp_blocks) go through "
-        "the output and the loss, one after the other: logits of one part exist at a time (ours)"),
+        "parts of the rows of a micro-batch (of a block of canonical.cp_blocks) that pass output "
+        "and loss one after the other; only one part's logits exist at a time (ours)"),
     ALIAS("loss.num_chunks", "canonical.loss_chunks"),
     OPTION_END,
 };
