@@ -21,7 +21,7 @@
 static const struct option table[] = {
     POLICY_RETENTION(struct policy, ),
     OPTION_BYTES(struct policy, quota, "quota", "0", 0, 1024 * 1024 * TIB,
-                 "bytes that the run's checkpoints may have together; 0: no limit"),
+                 "total bytes of the run's checkpoints; 0: no limit"),
     OPTION_END,
 };
 /* clang-format on */

@@ -42,18 +42,18 @@ struct policies {
 /* clang-format off */
 #define POLICY_KEEP(t, keep, section, there)                                                      \
     OPTION_INT(t, keep.last, section ".keep_last", 0, 0, 1 << 24,                                 \
-               "keep so many of a run" there ", the newest; 0: no such rule"),                    \
+               "keep the newest N of a run" there "; 0: no such rule"),                           \
     OPTION_INT(t, keep.every, section ".keep_every", 0, 0, 1ll << 40,                             \
-               "keep steps" there " that are multiples of it"),                                   \
+               "keep steps" there " that are multiples of N"),                                    \
     OPTION_INT(t, keep.within, section ".keep_within_s", 0, 0, 1ll << 40,                         \
-               "keep" there " what is younger, in seconds before the newest"),                    \
+               "keep younger ones" there ", in seconds before the newest"),                       \
     OPTION_INT(t, keep.best, section ".keep_best", 0, 0, 1 << 24,                                 \
-               "keep so many" there " with the best metric")
+               "keep the N" there " with the best metric")
 #define POLICY_RETENTION(t, at)                                                                   \
     POLICY_KEEP(t, at local, "retention", ""),                                                    \
     POLICY_KEEP(t, at far, "tier", " in the far tier"),                                           \
     OPTION_INT(t, at far_trash, "tier.trash_s", 0, 0, 1ll << 40,                                  \
-               "likewise as retention.trash_s, of what is removed in the far tier"),              \
+               "as retention.trash_s, for removals in the far tier"),                             \
     OPTION_STRING(t, at metric, "retention.metric", "loss",                                       \
                   "name of that metric, in the saved state's metrics"),                           \
     OPTION_CHOICE(t, at order, "retention.best", "lowest", "lowest,highest",                      \
@@ -61,9 +61,9 @@ struct policies {
     OPTION_BOOL(t, at may_remove_most, "retention.may_remove_most", "false",                      \
                 "let retention remove more than half of a run at once"),                          \
     OPTION_INT(t, at trash, "retention.trash_s", 0, 0, 1ll << 40,                                 \
-               "so many seconds ckpt-cli undelete can take back what was removed; 0: not at all"), \
+               "seconds in which ckpt-cli undelete can restore removed ones; 0: never"),          \
     OPTION_BOOL(t, at heeds_trainers, "retention.trainers", "false",                              \
-                "let a run's trainer say keep_last: checkpoint.keep_latest_k of its configuration")
+                "let a trainer request keep_last: checkpoint.keep_latest_k of its configuration")
 /* clang-format on */
 
 /* Takes "run.NAME.<key>" of a configuration file. POLICY_NO_KEY: it is no such key. ERR_INVALID. */
