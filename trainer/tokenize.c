@@ -36,27 +36,26 @@ struct settings {
 
 static const struct option table[] = {
     OPTION_INT(struct settings, vocab, "vocab", 4096, 258, 1 << 22,
-               "train: tokens of the vocabulary, the two special ones included"),
-    OPTION_STRING(
-        struct settings, tokenizer, "tokenizer", "",
-        "tokens, encode, decode: tokenizer.model or tokenizer.json, or the folder of one"),
-    OPTION_STRING(struct settings, out, "out", "", "train, tokens: the file to write"),
-    OPTION_STRING(
-        struct settings, field, "field", "text",
-        "tokens: member of a line of JSON that holds the text; A,B: both, joined by a line break"),
+               "train: tokens of the vocabulary, with the two special ones"),
+    OPTION_STRING(struct settings, tokenizer, "tokenizer", "",
+                  "tokens, encode, decode: tokenizer.model or tokenizer.json, or its folder"),
+    OPTION_STRING(struct settings, out, "out", "", "train, tokens: file to write"),
+    OPTION_STRING(struct settings, field, "field", "text",
+                  "tokens: JSON member with the text; A,B: both, joined by a line break"),
     OPTION_STRING(struct settings, prompt, "prompt_field", "",
-                  "tokens: member that holds a prompt, whose tokens are not trained on"),
+                  "tokens: JSON member with a prompt, whose tokens are not trained on"),
     OPTION_STRING(struct settings, answer, "answer_field", "",
-                  "tokens: member that holds the answer to the prompt"),
+                  "tokens: JSON member with the answer to the prompt"),
     OPTION_INT(struct settings, threads, "threads", 0, 0, CORPUS_THREADS_MAX,
-               "tokens: threads that encode; 0: one for each CPU; never changes the file"),
-    OPTION_DOUBLE(struct settings, bad_line_share, "bad_line_share", 0.001, 0, 1,
-                  "tokens: part of the lines of JSON that may lack the text: they are left out and "
-                  "named; more of those read, over 10, end the work; 0: one does"),
+               "tokens: threads that encode; 0: one per CPU; does not change the file"),
+    OPTION_DOUBLE(
+        struct settings, bad_line_share, "bad_line_share", 0.001, 0, 1,
+        "tokens: fraction of JSON lines that may be bad, or 10 lines: the tokenizer skips "
+        "and names them, and fails if there are more; 0: if there is one"),
     OPTION_BOOL(struct settings, skip_bad_lines, "skip_bad_lines", "false",
-                "tokens: leave out any number of them, as bad_line_share = 1"),
+                "tokens: skip any number of them, as bad_line_share = 1"),
     OPTION_BOOL(struct settings, special, "special", "false",
-                "tokens, encode: special tokens in the text are tokens, not text"),
+                "tokens, encode: special tokens in the text become tokens"),
     OPTION_BOOL(struct settings, json, "json", "false", "tokens: print the result as JSON"),
     OPTION_BOOL(struct settings, help, "help", "false", "print this text"),
     OPTION_END,
@@ -252,15 +251,14 @@ static const struct command commands[] = {
     {"train", "--vocab N --out FILE TEXT...", "learn a vocabulary from text files",
      "tokenizer train --vocab 4096 --out tokenizer.model book.txt", run_train, false, true, true},
     {"tokens", "--tokenizer FILE --out FILE INPUT...",
-     "write the tokens file that training reads, from text, JSON lines (.jsonl, .ndjson), other "
-     "JSON (.json), packed or not (.gz, .zst), and folders of them",
+     "write the tokens file for training from text, JSON lines (.jsonl, .ndjson), other JSON "
+     "(.json), also compressed (.gz, .zst), and folders of them",
      "tokenizer tokens --tokenizer tokenizer.model --out data.tokens book.txt c4/", run_tokens,
      true, true, true},
     {"encode", "--tokenizer FILE [TEXT]",
-     "print the tokens of the text in a file (none, or -: standard input)",
+     "print the tokens of a text file (none, or -: standard input)",
      "echo hello | tokenizer encode --tokenizer tokenizer.model", run_encode, true, false, false},
-    {"decode", "--tokenizer FILE [NUMBERS]",
-     "print the text of the token numbers in a file (likewise)",
+    {"decode", "--tokenizer FILE [NUMBERS]", "print the text of a file of token numbers (likewise)",
      "echo 104 105 | tokenizer decode --tokenizer tokenizer.model", run_decode, true, false, false},
 };
 
