@@ -31,15 +31,15 @@ struct storage_bucket {
 /* clang-format off */
 #define STORAGE_BUCKET_OPTIONS(t, f, prefix) \
     OPTION_STRING(t, f endpoint, prefix "endpoint", "", \
-                  "of the S3 server, https://HOST[:PORT]; empty: AWS's"), \
-    OPTION_STRING(t, f region, prefix "region", "", "of the bucket; empty: us-east-1"), \
+                  "S3 server, https://HOST[:PORT]; empty: AWS's"), \
+    OPTION_STRING(t, f region, prefix "region", "", "region of the bucket; empty: us-east-1"), \
     OPTION_CHOICE(t, f style, prefix "style", "auto", "auto,path,virtual", \
-                  "bucket in the path or in the host name; auto: path where endpoint is set"), \
+                  "bucket in the path or in the host name; auto: path if endpoint is set"), \
     OPTION_STRING(t, f authorities, prefix "authorities", "", \
                   "PEM file of certificate authorities; empty: the system's"), \
     OPTION_CHOICE(t, f credentials, prefix "credentials", "auto", \
                   "auto,environment,file,web_identity,instance", \
-                  "where the keys are; auto: the first that is there"), \
+                  "source of the keys; auto: the first that exists"), \
     OPTION_STRING(t, f credentials_file, prefix "credentials_file", "", \
                   "shared credentials file; empty: ~/.aws/credentials"), \
     OPTION_STRING(t, f profile, prefix "profile", "", "section of that file; empty: default"), \
@@ -47,25 +47,25 @@ struct storage_bucket {
     OPTION_STRING(t, f token_file, prefix "token_file", "", \
                   "file with the token of a web identity"), \
     OPTION_STRING(t, f sts_endpoint, prefix "sts_endpoint", "", \
-                  "of the token service; empty: AWS's for the region"), \
+                  "token service; empty: AWS's for the region"), \
     OPTION_STRING(t, f instance_endpoint, prefix "instance_endpoint", "", \
-                  "of the metadata service that has an instance's role; empty: it is not asked"), \
+                  "metadata service with an instance's role; empty: not used"), \
     OPTION_BYTES(t, f part_bytes, prefix "part_bytes", "16MiB", 65536, 4294963200.0, \
-                 "of a part of an upload"), \
+                 "bytes of an upload's part"), \
     OPTION_INT(t, f connections, prefix "connections", 8, 1, 256, \
                "requests to the server at once"), \
     OPTION_BYTES(t, f rate, prefix "rate", "0", 0, 1e15, \
-                 "bytes per second that are sent; 0: no limit"), \
-    OPTION_GONE(prefix "windows", "one rate holds at all times of day: HOLDFAST_S3_RATE"), \
-    OPTION_INT(t, f retry_s, prefix "retry_s", 60, 0, 86400, "for how long a request is tried"), \
+                 "bytes per second to send; 0: no limit"), \
+    OPTION_GONE(prefix "windows", "one rate applies at all times of day: HOLDFAST_S3_RATE"), \
+    OPTION_INT(t, f retry_s, prefix "retry_s", 60, 0, 86400, "time to retry a request"), \
     OPTION_INT(t, f stall_s, prefix "stall_s", 30, 1, 3600, \
-               "a request on which no byte has moved for so long has failed"), \
+               "a request without traffic for this time has failed"), \
     OPTION_INT(t, f lease_s, prefix "lease_s", 60, 3, 86400, \
-               "a lease that is not renewed for so long has expired"), \
+               "a lease without renewal for this time has expired"), \
     OPTION_INT(t, f upload_idle_s, prefix "upload_idle_s", 86400, 1, 31536000, \
-               "an upload that got no part for so long may be removed"), \
+               "an upload without a new part for this time may be removed"), \
     OPTION_BOOL(t, f single_writer, prefix "single_writer", "false", \
-                "the bucket has no conditional writes, and nobody else writes there")
+                "the bucket has no conditional writes and no other writer")
 /* clang-format on */
 /* The table's defaults, then the environment: AWS_ENDPOINT_URL_S3, AWS_REGION and so on, then
  * HOLDFAST_S3_ENDPOINT, HOLDFAST_S3_PART_BYTES, ...: one for each option. ERR_INVALID. */

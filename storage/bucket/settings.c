@@ -98,7 +98,7 @@ void storage_bucket_print_help(FILE *out)
                 option->text_default[0] ? " (" : "", option->text_default,
                 option->text_default[0] ? ")" : "");
     }
-    fprintf(out, "  Where one of these is not set, its variable of AWS counts:\n");
+    fprintf(out, "  If one of these is not set, AWS's variable applies:\n");
     for (size_t i = 0; i < sizeof aws / sizeof aws[0]; i++)
         fprintf(out, "  %s\n", aws[i].variable);
 }
