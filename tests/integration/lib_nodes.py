@@ -64,6 +64,12 @@ class Node(World):
     def wait_until_it_answers(self):
         wait_until(lambda: self.cli("health", *self.where)[0] in (0, 1), self.log)
 
+    def wait_until_it_reaches(self, *others):
+        """A start of a run asks most of the nodes, for nodes.wait_ms at most."""
+        wait_until(lambda: {node.name for node in others} <= {
+            peer["name"] for peer in self.status()["nodes"]["peers"]
+            if peer["links"]["control"]["rtt_seconds"] is not None}, self.said)
+
     def kill(self):
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)

@@ -168,6 +168,7 @@ def gone(folder, cluster):
     run.kill()
     first.kill()
     first.start("--nodes.look_ms", "500", "--nodes.rate", "1MiB")
+    first.wait_until_it_reaches(*cluster.nodes[1:])
     run.start(cluster.nodes, "--debug.pause_at_step", 5)
     wait_until(lambda: has(first, "g", 4), run.said)
     last.kill()
@@ -180,6 +181,7 @@ def gone(folder, cluster):
     first.kill()
     for node in (first, last):
         node.start(*OPTIONS)
+    first.wait_until_it_reaches(*cluster.nodes[1:])
 
 
 def lost(folder, cluster, expected):
