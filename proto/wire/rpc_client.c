@@ -49,9 +49,9 @@ static struct keys *all_keys;
 static pthread_mutex_t keys_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 struct rpc_client {
-    grpc_channel *channel; /* gRPC's own locking */
-    struct keys *keys;     /* NULL: not TLS */
-    const volatile int *stop;
+    grpc_channel *channel;            /* gRPC's own locking */
+    struct keys *keys;                /* NULL: not TLS */
+    const volatile int *_Atomic stop; /* others may be in a call when it is set */
 };
 
 int rpc_default_address(char *out, size_t size)
@@ -237,7 +237,8 @@ void rpc_client_heed_stop(struct rpc_client *client, const volatile int *stop)
 
 static bool is_stopped(const struct rpc_client *client)
 {
-    return client->stop && *client->stop != 0;
+    const volatile int *stop = client->stop;
+    return stop && *stop != 0;
 }
 
 static void drain_queue(grpc_completion_queue *queue)
