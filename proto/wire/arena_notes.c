@@ -6,6 +6,30 @@
 #include <stdio.h>
 #include <string.h>
 
+/* ---- one note ---- */
+
+typedef uint64_t __attribute__((may_alias)) word;
+_Static_assert(sizeof(struct arena_note) % sizeof(word) == 0 &&
+                   offsetof(struct arena_note, number) == 0,
+               "the number is the first word");
+
+/* All words but the number. Another thread or process may write `from`, or read `to`. */
+static void move_words(struct arena_note *to, const struct arena_note *from)
+{
+    for (size_t i = 1; i < sizeof(*to) / sizeof(word); i++)
+        __atomic_store_n((word *)to + i, __atomic_load_n((const word *)from + i, __ATOMIC_RELAXED),
+                         __ATOMIC_RELAXED);
+}
+
+/* Copies a note. False: it is empty, or being written. */
+static bool read_note(struct arena_note *out, struct arena_note *at)
+{
+    out->number = __atomic_load_n(&at->number, __ATOMIC_ACQUIRE);
+    move_words(out, at);
+    /* Adds nothing: the release orders it after the copy. */
+    return out->number != 0 && __atomic_fetch_add(&at->number, 0, __ATOMIC_ACQ_REL) == out->number;
+}
+
 /* ---- the rank ---- */
 
 static void put_text(char out[static ARENA_NOTE_TEXT], const char *text)
@@ -16,21 +40,24 @@ static void put_text(char out[static ARENA_NOTE_TEXT], const char *text)
 }
 
 /* The number is 0 while the rest changes. */
-static void write_note(struct arena_note *at, const struct arena_note *note,
-                       const struct arena_text *text)
+static void put_note(struct arena_note *at, const struct arena_note *note)
 {
     __atomic_store_n(&at->number, 0, __ATOMIC_RELAXED);
     __atomic_signal_fence(__ATOMIC_RELEASE); /* SIGKILL can stop the rank between two stores */
-    at->step = note->step;
-    at->since_ns = clock_ns();
-    at->until_ns = 0;
-    at->bytes = note->bytes;
-    at->operation = note->operation;
-    at->part = note->part;
-    put_text(at->what, text->what);
-    put_text(at->of, text->of);
-    put_text(at->lane, text->lane);
+    move_words(at, note);
     __atomic_store_n(&at->number, note->number, __ATOMIC_RELEASE);
+}
+
+static void write_note(struct arena_note *at, const struct arena_note *note,
+                       const struct arena_text *text)
+{
+    struct arena_note made = *note;
+    made.since_ns = clock_ns();
+    made.until_ns = 0;
+    put_text(made.what, text->what);
+    put_text(made.of, text->of);
+    put_text(made.lane, text->lane);
+    put_note(at, &made);
 }
 
 void arena_note_call(struct arena_notes *notes, const struct arena_note *note,
@@ -42,7 +69,7 @@ void arena_note_call(struct arena_notes *notes, const struct arena_note *note,
 void arena_note_end(struct arena_notes *notes, uint64_t number)
 {
     struct arena_note *at = &notes->calls[number % ARENA_CALLS];
-    if (at->number == number)
+    if (__atomic_load_n(&at->number, __ATOMIC_RELAXED) == number)
         __atomic_store_n(&at->until_ns, clock_ns(), __ATOMIC_RELAXED);
 }
 
@@ -50,7 +77,7 @@ void arena_note_lane(struct arena_notes *notes, const struct arena_note *note,
                      const struct arena_text *text)
 {
     uint32_t i = 0;
-    while (i < ARENA_LANES && notes->lanes[i].number != 0 &&
+    while (i < ARENA_LANES && __atomic_load_n(&notes->lanes[i].number, __ATOMIC_RELAXED) != 0 &&
            strncmp(notes->lanes[i].lane, text->lane, ARENA_NOTE_TEXT - 1) != 0)
         i++;
     if (i < ARENA_LANES)
@@ -62,17 +89,34 @@ void arena_note_leave(struct arena_notes *notes)
     __atomic_store_n(&notes->has_left, 1, __ATOMIC_RELEASE);
 }
 
+/* ---- from node to node ---- */
+
+static void copy_notes(struct arena_note *to, struct arena_note *from, uint32_t count,
+                       uint64_t later_ns)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct arena_note note;
+        if (!read_note(&note, &from[i]))
+            note.number = 0;
+        note.since_ns += later_ns;
+        note.until_ns += note.until_ns != 0 ? later_ns : 0;
+        put_note(&to[i], &note);
+    }
+}
+
+void arena_notes_copy(struct arena_notes *to, struct arena_notes *from, uint64_t later_ns)
+{
+    copy_notes(to->lanes, from->lanes, ARENA_LANES, later_ns);
+    copy_notes(to->calls, from->calls, ARENA_CALLS, later_ns);
+}
+
 /* ---- ckptd ---- */
 
-/* Copies a note and makes its texts terminated and printable. False: it is empty, or being
- * written. */
+/* The same, with texts that are terminated and printable. */
 static bool copy_note(struct arena_note *out, struct arena_note *at)
 {
     char *texts[] = {out->what, out->of, out->lane};
-    uint64_t number = __atomic_load_n(&at->number, __ATOMIC_ACQUIRE);
-    memcpy(out, at, sizeof(*out));
-    /* Adds nothing: the release orders it after the copy. */
-    if (number == 0 || __atomic_fetch_add(&at->number, 0, __ATOMIC_ACQ_REL) != number)
+    if (!read_note(out, at))
         return false;
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         texts[i][ARENA_NOTE_TEXT - 1] = '\0';

@@ -4,7 +4,8 @@
  * The rank notes its calls between ranks as they begin and end, and the operation that each of its
  * lanes (queues of work) is in. A note costs a few stores. ckptd has the page mapped: when the rank
  * dies, by any signal, or hangs, ckptd reports its last work. A rank that leaves normally marks
- * that; ckptd then does not report a lost rank.
+ * that; ckptd then does not report a lost rank. ckptd gets the notes of a rank on another node once
+ * a second (Attend in ckpt.proto): after SIGKILL they are up to that old.
  *
  * One thread at a time writes notes. ckptd may read at any time and treats the notes as hostile: a
  * note may be torn, or hold any bytes. */
@@ -26,6 +27,10 @@ void arena_note_lane(struct arena_notes *notes, const struct arena_note *note,
                      const struct arena_text *text);
 /* The rank ends the session in order. */
 void arena_note_leave(struct arena_notes *notes);
+
+/* Copies the notes, whose writer may be at work, over those in `to`, but not the mark of the end:
+ * `later_ns` is added to their times. */
+void arena_notes_copy(struct arena_notes *to, struct arena_notes *from, uint64_t later_ns);
 
 /* "step 7, in all_gather of dp_shard (lane gather, operation 12, 3.0 MiB) for 2.1 s". Describes the
  * first and the last call under way, else the newest operation, else the call that ended last.

@@ -84,6 +84,30 @@ TEST(test_arena_notes__a_rank_that_left_is_no_loss)
     assert_string_equal(text, "");
 }
 
+TEST(test_arena_notes__a_copy_tells_the_same_in_another_clock)
+{
+    struct arena_notes notes = {.has_left = 1}, copy = {0};
+    struct arena_note note = call_of(1, 3);
+    char text[ARENA_TELL_MAX];
+    arena_note_call(&notes, &note, &gather);
+    arena_note_end(&notes, 1);
+    arena_note_lane(&copy, &note, &sum); /* of before: the copy has none */
+    arena_notes_copy(&copy, &notes, -3000000000ull);
+    assert_true(arena_notes_describe(text, &copy));
+    assert_non_null(strstr(text, "step 7, behind all_gather of dp_shard (lane gather, operation 3, "
+                                 "4096 bytes) 3."));
+    note = call_of(2, 4);
+    arena_note_call(&notes, &note, &sum);
+    arena_notes_copy(&copy, &notes, -5000000000ull);
+    assert_true(arena_notes_describe(text, &copy));
+    assert_non_null(strstr(text, "in all_reduce of integers of world (lane compute, operation 4, "
+                                 "4096 bytes) for 5."));
+    notes.calls[2].number = 0; /* being written */
+    arena_notes_copy(&copy, &notes, 0);
+    assert_string_equal(told(&copy), "step 7, behind all_gather of dp_shard (lane gather, "
+                                     "operation 3, 4096 bytes) NNN s ago");
+}
+
 TEST(test_arena_notes__any_bytes_make_a_short_text)
 {
     struct arena_notes notes;
