@@ -265,7 +265,8 @@ int ckpt_attempt_take(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info
 /* The request of `ckpt-cli stop` to the ranks of the handle's run: to stop after the current step,
  * and to save it unless NO_SAVE is set; 0: none. Ranks may see it at different times, so they must
  * agree on their action. Cheap enough for every step: one load. A rank on another node than its
- * ckptd sees the request at its next ckpt_save_begin. */
+ * ckptd sees the request within about a second, or, if that ckptd is older, at its next
+ * ckpt_save_begin. */
 #define CKPT_ASKED_STOP 1u
 #define CKPT_ASKED_NO_SAVE 2u
 uint32_t ckpt_asked(const struct ckpt *ckpt);
@@ -287,8 +288,8 @@ struct ckpt_doing {
 };
 /* Records that a call begins or ends, or that a lane, one of at most 8, begins an operation. Cheap
  * enough for each call: a few stores. Nothing happens without a session or with an older ckptd. One
- * thread at a time may call these, with the same rule as ckpt_phase. ckptd sees no notes of a rank
- * on another node. */
+ * thread at a time may call these, with the same rule as ckpt_phase. libckpt sends the notes of a
+ * rank on another node to ckptd once a second, so after SIGKILL they are up to that old. */
 void ckpt_note_call(struct ckpt *ckpt, const struct ckpt_doing *doing);
 void ckpt_note_end(struct ckpt *ckpt, uint64_t number);
 void ckpt_note_lane(struct ckpt *ckpt, const struct ckpt_doing *doing);

@@ -7,12 +7,18 @@
  * after all its blocks have arrived. So training continues while the blocks travel, as it does
  * while a disk writes them.
  *
+ * A second thread mirrors the control page (Attend of ckpt.proto): every ATTEND_MS it sends the
+ * notes and the time of the phase, and receives what ckptd asks. The rank's other threads write and
+ * read the page as they do with shared memory. An older ckptd does not know the call; then requests
+ * come with the answers to BeginSave. A ckptd that does not know the session ends it here.
+ *
  * There is memory for one image: the next save may begin when the last one has arrived (busy_ms,
  * else ERR_BUSY). Blocks that have not arrived when the rank dies are lost; no caller was told that
  * they are safe.
  *
  * Bounds: those of the bulk plane. A connection without progress for BULK_STALL_MS ends the
- * session: the next save describes again. */
+ * session: the next save describes again. The end of a session waits for an Attend under way, at
+ * most ATTEND_CALL_MS. */
 #include "clients/remote.h"
 
 #include "proto/base/address.h"
@@ -33,14 +39,16 @@
 #define CONNECTIONS 4u
 #define FETCH_MS 600000u /* of the lent memory of a shard */
 #define POLL_MS 100      /* between checks for the end, beside the eventfd */
+#define ATTEND_MS 1000u  /* between two Attends */
+#define ATTEND_CALL_MS 1000u
 
 struct remote {
     struct ckpt *ckpt;
     struct remote_link link;
-    pthread_t thread;
-    bool has_thread;
+    pthread_t forwards, attends; /* the threads */
+    bool has_forwards, has_attends;
     pthread_mutex_t mutex;
-    pthread_cond_t changed;
+    pthread_cond_t changed, closes;
     bool is_closing;
     int error; /* the connection failed: the session is over */
     struct report_text text;
@@ -56,6 +64,13 @@ bool remote_is(const struct ckpt *ckpt)
     struct address address;
     return ckpt->rpc != NULL && address_parse(&address, ckpt->server) == 0 &&
            address.kind == ADDRESS_TLS;
+}
+
+void remote_want(const struct ckpt *ckpt, uint32_t asked, uint32_t within_s)
+{
+    uint32_t now_s = (uint32_t)(clock_ns() / 1000000000u);
+    if (ckpt->remote != NULL)
+        arena_want(ckpt->control, asked, within_s != 0 ? now_s + within_s : 0);
 }
 
 /* ---- connections ---- */
@@ -93,7 +108,14 @@ struct remote_link *remote_session_link(struct ckpt *ckpt)
     return &ckpt->remote->link;
 }
 
-/* ---- the thread ---- */
+/* ---- the thread that forwards ---- */
+
+/* The session is over. With the mutex. */
+static void lose(struct remote *remote, int error)
+{
+    remote->error = error;
+    report_keep(&remote->text);
+}
 
 /* The save has arrived or failed. An error of the connection ends the session; after other errors
  * ckptd knows the outcome of the save. */
@@ -105,11 +127,10 @@ static void end_save(struct remote *remote, int error)
     report_keep(&text);
     if (error != 0)
         bulk_drop(remote->link.bulk);
+    (void)report_restore(&text, error);
     pthread_mutex_lock(&remote->mutex);
-    if (is_lost) {
-        remote->error = error;
-        remote->text = text;
-    }
+    if (is_lost)
+        lose(remote, error);
     remote->save = 0;
     pthread_cond_broadcast(&remote->changed);
     pthread_mutex_unlock(&remote->mutex);
@@ -197,6 +218,51 @@ static void *forward_entries(void *argument)
     return NULL;
 }
 
+/* ---- the thread that attends ---- */
+
+static int attend(struct remote *remote)
+{
+    const struct ckpt *ckpt = remote->ckpt;
+    Holdfast__V1__AttendRequest request = HOLDFAST__V1__ATTEND_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    struct arena_notes notes = {0};
+    char path[96];
+    const ProtobufCMethodDescriptor *method = session_method(path, &request.base);
+    arena_notes_copy(&notes, &ckpt->control->notes, 0);
+    request.session = ckpt->link.token;
+    request.notes = (ProtobufCBinaryData){.len = sizeof notes, .data = (uint8_t *)&notes};
+    request.clock_ns = clock_ns();
+    request.spoke_s = __atomic_load_n(&ckpt->control->spoke_s, __ATOMIC_RELAXED);
+    ERR_TRY(
+        rpc_client_call(ckpt->rpc, path, &request.base, method->output, &answer, ATTEND_CALL_MS));
+    const Holdfast__V1__AttendReply *reply = (Holdfast__V1__AttendReply *)answer;
+    remote_want(ckpt, reply->asked, reply->asked_within_s);
+    arena_set_saves_asked(ckpt->control, reply->saves_asked);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
+static void *keep_attending(void *argument)
+{
+    struct remote *remote = argument;
+    int error = 0;
+    pthread_mutex_lock(&remote->mutex);
+    /* An older ckptd, or one that has ended the session; after other errors it tries again. */
+    while (!remote->is_closing && error != ERR_VERSION && error != ERR_NOT_FOUND) {
+        struct timespec until = clock_after_ns(CLOCK_MONOTONIC, ATTEND_MS * 1000000ull);
+        pthread_mutex_unlock(&remote->mutex);
+        error = attend(remote);
+        pthread_mutex_lock(&remote->mutex);
+        if (error == ERR_NOT_FOUND)
+            lose(remote, error);
+        while (!remote->is_closing &&
+               pthread_cond_timedwait(&remote->closes, &remote->mutex, &until) == 0)
+            continue;
+    }
+    pthread_mutex_unlock(&remote->mutex);
+    return NULL;
+}
+
 /* ---- the session ---- */
 
 static int make_ring(struct ckpt *ckpt, uint64_t token)
@@ -206,7 +272,7 @@ static int make_ring(struct ckpt *ckpt, uint64_t token)
     if (pages == MAP_FAILED)
         return report_errno(ERR_MEMORY, "could not make a ring", "mmap");
     ckpt->control = pages;
-    ckpt->control_bytes = sizeof *ckpt->control; /* no process reads these notes */
+    ckpt->control_bytes = sizeof *ckpt->control;
     *ckpt->control = (struct arena_control){.magic = ARENA_MAGIC,
                                             .version = ARENA_VERSION,
                                             .entries = ARENA_RING_ENTRIES,
@@ -215,14 +281,17 @@ static int make_ring(struct ckpt *ckpt, uint64_t token)
     return ckpt->event >= 0 ? 0 : report_errno(ERR_MEMORY, "could not make a ring", "eventfd");
 }
 
-static int start_thread(struct remote *remote)
+static int start_threads(struct remote *remote)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    remote->has_thread = pthread_create(&remote->thread, NULL, forward_entries, remote) == 0;
+    remote->has_forwards = pthread_create(&remote->forwards, NULL, forward_entries, remote) == 0;
+    remote->has_attends = pthread_create(&remote->attends, NULL, keep_attending, remote) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return remote->has_thread ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a thread");
+    return remote->has_forwards && remote->has_attends
+               ? 0
+               : report_error(ERR_MEMORY, NULL, "no memory for a thread");
 }
 
 int remote_open(struct ckpt *ckpt, uint64_t token)
@@ -238,10 +307,11 @@ int remote_open(struct ckpt *ckpt, uint64_t token)
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&remote->mutex, NULL);
     pthread_cond_init(&remote->changed, &attributes);
+    pthread_cond_init(&remote->closes, &attributes);
     pthread_condattr_destroy(&attributes);
     ERR_TRY(make_ring(ckpt, token));
     ERR_TRY(remote_link_open(&remote->link, ckpt, token));
-    return start_thread(remote);
+    return start_threads(remote);
 }
 
 void remote_close(struct ckpt *ckpt)
@@ -251,13 +321,17 @@ void remote_close(struct ckpt *ckpt)
         return;
     pthread_mutex_lock(&remote->mutex);
     remote->is_closing = true;
+    pthread_cond_broadcast(&remote->closes);
     pthread_mutex_unlock(&remote->mutex);
-    if (remote->has_thread) {
+    if (remote->has_forwards) {
         remote_give_up(ckpt);
-        pthread_join(remote->thread, NULL);
+        pthread_join(remote->forwards, NULL);
     }
+    if (remote->has_attends)
+        pthread_join(remote->attends, NULL);
     remote_link_close(&remote->link);
     pthread_cond_destroy(&remote->changed);
+    pthread_cond_destroy(&remote->closes);
     pthread_mutex_destroy(&remote->mutex);
     free(remote->segments);
     free(remote->generations);
@@ -309,17 +383,10 @@ void remote_unmap(struct ckpt *ckpt)
 
 /* ---- saves ---- */
 
-static struct timespec after_ms(uint32_t ms)
-{
-    uint64_t at = clock_ns() + ms * 1000000ull;
-    return (struct timespec){.tv_sec = (time_t)(at / 1000000000u),
-                             .tv_nsec = (long)(at % 1000000000u)};
-}
-
 int remote_wait(struct ckpt *ckpt, uint32_t timeout_ms)
 {
     struct remote *remote = ckpt->remote;
-    struct timespec until = after_ms(timeout_ms);
+    struct timespec until = clock_after_ns(CLOCK_MONOTONIC, timeout_ms * 1000000ull);
     int rc = 0;
     if (remote == NULL)
         return 0;
@@ -366,7 +433,7 @@ void remote_give_up(struct ckpt *ckpt)
     pthread_mutex_lock(&remote->mutex);
     remote->save = 0;
     while (remote->is_sending) { /* it may wait for space in the queue of blocks */
-        struct timespec until = after_ms(POLL_MS / 10);
+        struct timespec until = clock_after_ns(CLOCK_MONOTONIC, POLL_MS / 10 * 1000000ull);
         pthread_mutex_unlock(&remote->mutex);
         bulk_drop(remote->link.bulk);
         pthread_mutex_lock(&remote->mutex);

@@ -16,7 +16,7 @@ struct remote_link {
 int remote_link_open(struct remote_link *out, struct ckpt *ckpt, uint64_t token);
 void remote_link_close(struct remote_link *link);
 
-/* Opens the session of a rank: makes the ring and the thread that empties it. */
+/* Opens the session of a rank: makes the control page, and the threads that act on it. */
 int remote_open(struct ckpt *ckpt, uint64_t token);
 /* Closes the session, if any, and drops announced blocks that have not arrived. */
 void remote_close(struct ckpt *ckpt);
@@ -33,6 +33,8 @@ int remote_wait(struct ckpt *ckpt, uint32_t timeout_ms);
 /* Begins a save into these segments of ckptd. ERR_MEMORY. */
 int remote_begin(struct ckpt *ckpt, uint64_t save, const uint32_t *segments,
                  const uint32_t *generations, uint32_t count);
+/* ckptd has answered what it asks the rank, and the time left for it (AttendReply). */
+void remote_want(const struct ckpt *ckpt, uint32_t asked, uint32_t within_s);
 /* Drops the announced blocks of the save. */
 void remote_give_up(struct ckpt *ckpt);
 /* Updates the window in the control page; waits at most `wait_ms` for a change of it. */

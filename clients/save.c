@@ -127,10 +127,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, 
     Holdfast__V1__BeginSaveReply *reply = (Holdfast__V1__BeginSaveReply *)answer;
     struct ckpt_save *save = &ckpt->save;
     save->id = reply->save;
-    arena_want(ckpt->control, reply->asked, /* of a ckptd on another node */
-               reply->asked_within_s != 0
-                   ? (uint32_t)(clock_ns() / 1000000000u) + reply->asked_within_s
-                   : 0);
+    remote_want(ckpt, reply->asked, reply->asked_within_s); /* this ckptd may not know Attend */
     save->image = reply->image;
     save->step = step;
     save->error = 0;

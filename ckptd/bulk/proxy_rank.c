@@ -27,6 +27,7 @@
 #include "proto/bulk/bulk.h"
 #include "proto/tls/stream.h"
 #include "proto/wire/arena_link.h"
+#include "proto/wire/arena_notes.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -152,6 +153,14 @@ static int fail_over(void)
     return report_error(ERR_NOT_FOUND, "describe again", "the session has ended");
 }
 
+/* How many connections of the rank there are. With the mutex of all. */
+static void set_users(struct proxy_rank *proxy, uint32_t count)
+{
+    proxy->num_users = count;
+    if (proxy->control)
+        __atomic_store_n(&proxy->control->is_cut, count == 0, __ATOMIC_RELAXED);
+}
+
 /* ---- all ---- */
 
 int proxy_ranks_open(struct proxy_ranks **out, const char *arena_path)
@@ -204,7 +213,7 @@ int proxy_rank_enter(struct proxy_rank **out, struct proxy_ranks *proxies, uint6
         }
     }
     if (error == 0) {
-        found->num_users++;
+        set_users(found, found->num_users + 1);
         *out = found;
     }
     pthread_mutex_unlock(&proxies->mutex);
@@ -214,7 +223,7 @@ int proxy_rank_enter(struct proxy_rank **out, struct proxy_ranks *proxies, uint6
 void proxy_rank_leave(struct proxy_rank *proxy, int64_t now_ms)
 {
     pthread_mutex_lock(&proxy->all->mutex);
-    proxy->num_users--;
+    set_users(proxy, proxy->num_users - 1);
     proxy->left_ms = now_ms;
     pthread_mutex_unlock(&proxy->all->mutex);
 }
@@ -559,9 +568,11 @@ static int ask_session(struct bulk_entered *entered, const struct bulk_request *
         return 0;
     }
     pthread_mutex_lock(&proxy->mutex);
-    if (request->verb == BULK_LEAVE)
+    if (request->verb == BULK_LEAVE) {
         proxy->has_left = true;
-    else if (request->verb == BULK_HAVE) {
+        if (proxy->control)
+            arena_note_leave(&proxy->control->notes);
+    } else if (request->verb == BULK_HAVE) {
         end_other(proxy, request->save, request->number);
         answer->bytes = request->save == proxy->save && has_number(proxy, request->number);
     } else

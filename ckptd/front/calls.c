@@ -29,6 +29,7 @@
 #include "ckptd/restore/loads.h"
 #include "ckptd/restore/open.h"
 #include "ckptd/restore/shard.h"
+#include "ckptd/run/attend.h"
 #include "ckptd/run/force.h"
 #include "ckptd/run/open.h"
 #include "ckptd/run/stop.h"
@@ -153,7 +154,7 @@ static const char *owner_of(struct service *service, const ProtobufCMessage *mes
     const uint64_t *number = field_of(message, "load", PROTOBUF_C_TYPE_UINT64);
     struct session *session;
     struct load *load;
-    if (token && *token != 0 && session_find(&session, service, *token) == 0)
+    if (token && *token != 0 && session_look(&session, service, *token) == 0)
         return session->run->name;
     if (number && load_find(&load, service, *number) == 0)
         return load->checkpoint->run->name;
@@ -291,6 +292,7 @@ REFRESHES_FIRST(load, OpenLoadRequest, restore_open_load)
       true, false)                                                                                 \
     X(Stop, StopRequest, stop, stop_call, RIGHT_STOP, true, false)                                 \
     X(AskSave, AskSaveRequest, ask_save, ask_save_call, RIGHT_STOP, true, false)                   \
+    X(Attend, AttendRequest, attend, attend_call, RIGHT_SAVE, false, true)                         \
     X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                      \
     X(OpenBulk, OpenBulkRequest, open_bulk, plane_open_bulk, RIGHT_LOAD, false, false)             \
     X(Peer, PeerRequest, peer, serve_peer, serve_right(request), false, false)                     \

@@ -47,15 +47,21 @@ int session_table_open(struct service *service, const struct session_events *eve
     return 0;
 }
 
-int session_find(struct session **out, struct service *service, uint64_t token)
+int session_look(struct session **out, struct service *service, uint64_t token)
 {
     struct session *session =
         &service->sessions->rows[token % (uint64_t)service->config->limit_sessions];
     if (token == 0 || session->token != token)
         return report_error(ERR_NOT_FOUND, "describe the tensors again",
                             "the session is not known; ckptd may have restarted");
-    session->spoke_ms = clock_ms();
     *out = session;
+    return 0;
+}
+
+int session_find(struct session **out, struct service *service, uint64_t token)
+{
+    ERR_TRY(session_look(out, service, token));
+    (*out)->spoke_ms = clock_ms();
     return 0;
 }
 
@@ -257,6 +263,17 @@ uint32_t session_ask_save(const struct run *run)
     return count;
 }
 
+struct session_asked session_asked_of(const struct session *session)
+{
+    const struct arena_control *control = session->control;
+    if (!control)
+        return (struct session_asked){.asked = 0};
+    struct session_asked out = {.asked = arena_asked(control), .saves = arena_saves_asked(control)};
+    int64_t until_s = arena_asked_until_s(control), left_s = until_s - clock_ms() / 1000;
+    out.within_s = until_s == 0 ? 0 : (uint32_t)(left_s > 1 ? left_s : 1);
+    return out;
+}
+
 bool session_any_of(const struct run *run)
 {
     const struct service *service = run->service;
@@ -435,8 +452,13 @@ void session_end_older(struct run *run, uint64_t attempt)
     struct service *service = run->service;
     for (int64_t i = 0; i < service->config->limit_sessions; i++) {
         struct session *session = &service->sessions->rows[i];
-        if (session->token != 0 && session->is_rank && session->run == run &&
-            session->attempt < attempt)
+        if (session->token == 0 || !session->is_rank || session->run != run ||
+            session->attempt >= attempt)
+            continue;
+        /* A dead rank of another node: its session waits for a connection in vain. */
+        if (session->control && __atomic_load_n(&session->control->is_cut, __ATOMIC_RELAXED) != 0)
+            session_lost(session);
+        else
             session_end(session, "a new attempt began");
     }
 }

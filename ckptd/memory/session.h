@@ -75,6 +75,7 @@ struct session_table {
 int session_table_open(struct service *service, const struct session_events *events);
 void session_table_close(struct service *service);
 /* ERR_NOT_FOUND. */
+int session_look(struct session **out, struct service *service, uint64_t token);
 /* Also notes that it is alive. */
 int session_find(struct session **out, struct service *service, uint64_t token);
 /* ERR_NOT_FOUND also if it is not a rank's. */
@@ -103,6 +104,13 @@ uint32_t session_num_alive(const struct run *run, int64_t since_ms);
 uint32_t session_ask(const struct run *run, uint32_t asked, uint32_t grace_s);
 /* The same for a save. */
 uint32_t session_ask_save(const struct run *run);
+/* What the rank of the session is asked. */
+struct session_asked {
+    uint32_t asked;    /* enum arena_asked */
+    uint32_t within_s; /* the time left for it, at least 1; 0: no limit */
+    uint32_t saves;    /* in all */
+};
+struct session_asked session_asked_of(const struct session *session);
 /* The state of the run's ranks on this node. */
 struct session_ranks {
     uint32_t count;    /* connected, or just arrived */

@@ -114,24 +114,17 @@ static int clean_image(struct beginning *beginning, struct image *image)
     return GOES_ON;
 }
 
-/* The time in which the rank shall act on a request; irrelevant if it has the same control page. */
-static uint32_t asked_within_s(const struct session *session)
-{
-    int64_t until_s = session->control ? arena_asked_until_s(session->control) : 0;
-    int64_t left_s = until_s - clock_ms() / 1000;
-    return until_s == 0 ? 0 : (uint32_t)(left_s > 1 ? left_s : 1);
-}
-
 static void reply_begun(const struct beginning *beginning, const struct save *save,
                         struct session *session, uint32_t slot)
 {
     Holdfast__V1__BeginSaveReply reply = HOLDFAST__V1__BEGIN_SAVE_REPLY__INIT;
     const struct image *image = session->slots[slot];
+    const struct session_asked asked = session_asked_of(session);
     pool_generations(image->service->pool, image->generations, image->segments,
                      image->num_segments);
     reply.save = save->id;
-    reply.asked = session->control ? arena_asked(session->control) : 0;
-    reply.asked_within_s = asked_within_s(session);
+    reply.asked = asked.asked;
+    reply.asked_within_s = asked.within_s;
     reply.image = slot;
     reply.segments = image->segments;
     reply.generations = image->generations;

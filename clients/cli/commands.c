@@ -418,7 +418,9 @@ const struct command commands[] = {
      "The newest 64 KiB of events, oldest first. attempt: ranks were started; commit: they\n"
      "saved; pin, unpin, adopt: that user asked for it; remove: by a prune or by retention;\n"
      "lost: the first rank of its attempt that died, by a signal or with its node, with the\n"
-     "call it was in; found, vanish: a checkpoint was copied in, or moved away, without ckptd.\n"
+     "call it was in. If its ckptd is on another node, that call is up to a second old, and the\n"
+     "event comes 5 s later or with the next start. found, vanish: a checkpoint was copied in, or "
+     "moved away, without ckptd.\n"
      "A ckptd that is killed may lose the events of the last second; its log has them.\n"},
     {"server scrub", "ACTION [RUN]",
      "start a pass of ckptd's scrub, pause it, or print its progress", 1, 2, BIT(SERVER), cli_scrub,

@@ -207,6 +207,11 @@ void arena_want_save(struct arena_control *control)
     __atomic_add_fetch(&control->saves_asked, 1, __ATOMIC_RELAXED);
 }
 
+void arena_set_saves_asked(struct arena_control *control, uint32_t count)
+{
+    __atomic_store_n(&control->saves_asked, count, __ATOMIC_RELAXED);
+}
+
 uint32_t arena_saves_asked(const struct arena_control *control)
 {
     return __atomic_load_n(&control->saves_asked, __ATOMIC_RELAXED);

@@ -20,6 +20,9 @@
  * lives. When it closes, ckptd learns at once that the rank is gone. ckptd never accepts a
  * descriptor.
  *
+ * A rank on another node shares no memory with its ckptd. Each side then has a control page of its
+ * own, and the call Attend (ckpt.proto) carries notes and requests between the two.
+ *
  * All integers are in the host's byte order (both ends are on one host). */
 #ifndef HOLDFAST_PROTO_WIRE_ARENA_H
 #define HOLDFAST_PROTO_WIRE_ARENA_H
@@ -111,7 +114,9 @@ struct arena_control {
     uint8_t pad1[56];
     uint64_t tail;        /* written by ckptd: next entry to read; free-running */
     uint32_t saves_asked; /* written by ckptd: how many saves it has asked the rank for */
-    uint8_t pad2[52];
+    /* Written by ckptd's proxy of a rank on another node: 1 while it has no connection. */
+    uint32_t is_cut;
+    uint8_t pad2[48];
     struct arena_entry ring[ARENA_RING_ENTRIES];
     /* Written by the rank. A ckptd from before the notes has a descriptor that ends here; a libckpt
      * from then maps only up to here. */
@@ -150,6 +155,8 @@ void arena_want(struct arena_control *control, uint32_t asked, uint32_t until_s)
 uint32_t arena_asked(const struct arena_control *control);
 /* ckptd asks the rank for one more save; the rank polls the count. */
 void arena_want_save(struct arena_control *control);
+/* The same in the page of a rank on another node: ckptd's count is `count` now. */
+void arena_set_saves_asked(struct arena_control *control, uint32_t count);
 uint32_t arena_saves_asked(const struct arena_control *control);
 /* Call it after arena_asked(). */
 uint32_t arena_asked_until_s(const struct arena_control *control);

@@ -86,6 +86,8 @@ static const ProtobufCMessageDescriptor *const types[] = {
     &holdfast__v1__keep_verified_reply__descriptor,
     &holdfast__v1__ask_save_request__descriptor,
     &holdfast__v1__ask_save_reply__descriptor,
+    &holdfast__v1__attend_request__descriptor,
+    &holdfast__v1__attend_reply__descriptor,
 };
 #define NUM_TYPES (sizeof types / sizeof types[0])
 

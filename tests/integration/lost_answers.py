@@ -83,6 +83,12 @@ def a_save(world):
     whole = {"name": "w", "dtype": "F32", "shape": [ELEMENTS], "offset": [0], "extent": [ELEMENTS]}
     session = world.again("Describe", run="lost", attempt=attempt, rank=0, world_size=1,
                           slices=[whole]).session
+    notes = {"session": session, "notes": bytes(8 + 120 * 24), "clock_ns": 1, "spoke_s": 1}
+    world.again("AskSave", run="lost")
+    test("Attend: the same requests", world.again("Attend", **notes).saves_asked == 2)
+    world.issue("other", "holdfast://trainer/other")
+    said = str(Ranks(world, "other").refused("Attend", **notes))
+    test("but not for the session of another's run", said.startswith("PERMISSION_DENIED"), said)
     begin = {"session": session, "step": 5, "asked": 9}
     first = world.again("BeginSave", **begin)
     test("BeginSave: the save goes on, with the same image", first.save != 0 and

@@ -35,7 +35,7 @@ LOOK = {"Hello"}
 SEE = {"List", "Show", "History", "WaitSave"}
 OF_ALL = {"Status", "Rescan"}  # name no run
 SAVE = {"OpenAttempt", "Describe", "Stop", "AskSave"}
-SESSION_SAVE = {"BeginSave", "AbortSave"}  # name a session, here one that is not there
+SESSION_SAVE = {"BeginSave", "AbortSave", "Attend"}  # name a session, here one that is not there
 OPERATE = {"Release", "Adopt", "Gc", "Scrub", "KeepVerified", "Remove", "Undelete",
            "Reload", "ForceAttempt"}
 LOAD = {"OpenLoad", "OpenBulk"}

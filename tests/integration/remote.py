@@ -3,12 +3,15 @@
 
 Goal: a run over TCP and TLS has the losses and weights of one on shared memory, bit for bit, also
 when ranks or ckptd are killed with SIGKILL, when links are cut in mid-stream or stall, when ckptd's
-memory holds only a part of an image, and without encryption. A client with another run's
-certificate, or none, gets nothing. Method: the real trainer and ckptd with certificates of a test
+memory holds only a part of an image, and without encryption. ckptd asks its ranks to save and to
+stop, and says what they were doing, as on its own node. A client with another run's certificate, or
+none, gets nothing. Method: the real trainer and ckptd with certificates of a test
 authority. A relay in front of the bulk plane cuts its connections every so many bytes.
 """
 
+import json
 import os
+import re
 import signal
 import sys
 
@@ -104,6 +107,72 @@ def other_ckptd(world):
     test("as if nothing had been", *is_the_same(world, "lost", "lost"))
 
 
+def said_by(process):
+    """So far; the process goes on writing where it is."""
+    return os.pread(process.said.fileno(), 1 << 20, 0).decode(errors="replace")
+
+
+LONG = "--training.steps", 1000000, "--checkpoint.interval", 1000000
+
+
+def asked(world):
+    process = train(world, "asked", world.address, *LONG, run="asked", identity="operator")
+    assert comes(lambda: "step: 10 " in re.sub(" +", " ", said_by(process))), said_by(process)
+    code, out, _ = world.cli("save", "asked", *world.where)
+    test("ckpt-cli save asks the ranks of another node", code == 0 and "2 ranks" in out, out)
+    test("they save long before their interval is over",
+         comes(lambda: " is durable " in said_by(process)), said_by(process))
+    code, out, _ = world.cli("stop", "asked", *world.where)
+    good, said = ends(process, 78)
+    test("ckpt-cli stop ends them without a further save before", code == 0 and good, said)
+    steps = [int(step) for step in re.findall(r"step (\d+) is durable", said)]
+    last = max(losses(world, "asked"))
+    test("but for that of the last step", len(steps) == 2 and steps[1] == last, (steps, last))
+    test("of ranks that end by themselves none is said to be gone",
+         "run asked, attempt 1: rank" not in world.log(), world.log()[-2000:])
+
+
+def held(world):
+    process = train(world, "held", world.address, *LONG, "--debug.pause_at_step", 8, run="held",
+                    identity="operator")
+    assert comes(lambda: "pauses within step 8" in said_by(process)), said_by(process)
+    return process
+
+
+def hangs(world):
+    return comes(lambda: re.search(r"run held hangs: rank [01] of 2 here has done nothing for "
+                                   r"\d+ s: step 8, in ", json.dumps(world.status())))
+
+
+def gone(world, attempt):
+    return comes(lambda: re.search(
+        rf"run held, attempt {attempt}: rank [01] is gone: step 8, in [a-z_ ]+ of [a-z_]+ \(lane "
+        r"[a-z]+, operation \d+, \d+ bytes\) for", world.log()))
+
+
+def doing(world):
+    """The same launcher starts again at once, before ckptd gives up the connections of the dead."""
+    world.stop()
+    start(world, "--limits.hang_ms", "1000")
+    os.environ["HOLDFAST_LAUNCH_TOKEN"] = "one"
+    asked(world)
+    process = held(world)
+    test("an alarm names a rank of another node that hangs, and its step", hangs(world),
+         world.status())
+    process.kill()
+    process.communicate()
+    process = held(world)
+    test("ckptd's log says in which call a killed rank was", gone(world, 1), world.log()[-2000:])
+    comes(lambda: '"silent_doing": "step 8, in ' in json.dumps(world.status()))
+    process.send_signal(signal.SIGSTOP)
+    test("an alarm names a rank that is stopped", hangs(world), world.status())
+    process.kill()
+    process.communicate()
+    test("without another start it is in the log when the rank does not come back", gone(world, 2),
+         world.log()[-2000:])
+    del os.environ["HOLDFAST_LAUNCH_TOKEN"]
+
+
 def strangers(world):
     world.issue("other", "holdfast://trainer/other")
     world.issue("reader", "holdfast://reader")
@@ -140,6 +209,7 @@ def main():
         resumed(world)
         cut(world)
         other_ckptd(world)
+        doing(world)
         plain(world)
         strangers(world)
         world.stop()

@@ -42,6 +42,7 @@ static const struct ask asks[] = {
     {"AskSave", "", false, false},       {"OpenBulk", "", false, false},
     {"Peer", "", false, true},           {"Join", "", false, true},
     {"BeginPart", "", false, true},      {"ReportPart", "", false, true},
+    {"Attend", "", false, false},
 };
 #define NUM_ASKS (sizeof asks / sizeof *asks)
 

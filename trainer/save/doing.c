@@ -2,7 +2,8 @@
  *
  * If a rank is killed or hangs, its recorder is lost, unless comm.save_traces_folder keeps it in a
  * file. So the rank also writes its current call and operation to the page that it shares with
- * ckptd. ckptd names rank, call and operation in its log, its history and its status. */
+ * ckptd, or that libckpt sends to a ckptd on another node each second. ckptd names rank, call and
+ * operation in its log, its history and its status. */
 #include "trainer/comm/comm.h"
 #include "trainer/comm/flight.h"
 #include "trainer/save/private.h"
