@@ -273,9 +273,8 @@ uint32_t ckpt_asked(const struct ckpt *ckpt);
 /* Seconds left to stop, negative after the deadline; INFINITY: no deadline. */
 double ckpt_asked_within(const struct ckpt *ckpt);
 
-/* The number of saves that `ckpt-cli save` has requested in the session of the handle; a new
- * session begins at 0. Like ckpt_asked, but a rank on another node than its ckptd gets no
- * request. */
+/* The number of saves that `ckpt-cli save` has requested of the handle. Like ckpt_asked. It never
+ * falls, so a request stays when ckptd ends before the save. */
 uint32_t ckpt_saves_asked(const struct ckpt *ckpt);
 
 /* The current work of the rank. ckptd reports it when the rank dies, by any signal, or hangs. */

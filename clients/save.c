@@ -269,8 +269,9 @@ uint32_t ckpt_asked(const struct ckpt *ckpt)
 
 uint32_t ckpt_saves_asked(const struct ckpt *ckpt)
 {
-    bool is_open = session_handle_is_open(ckpt) && ckpt->control != NULL;
-    return is_open ? arena_saves_asked(ckpt->control) : 0;
+    if (!session_handle_is_open(ckpt))
+        return 0;
+    return ckpt->saves_asked + (ckpt->control != NULL ? arena_saves_asked(ckpt->control) : 0);
 }
 
 double ckpt_asked_within(const struct ckpt *ckpt)

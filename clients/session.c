@@ -291,8 +291,10 @@ void session_drop(struct ckpt *ckpt)
         arena_note_leave(&ckpt->control->notes);
     remote_close(ckpt);
     arena_link_close(&ckpt->link);
-    if (ckpt->control != NULL)
+    if (ckpt->control != NULL) {
+        ckpt->saves_asked += arena_saves_asked(ckpt->control);
         munmap(ckpt->control, ckpt->control_bytes);
+    }
     ckpt->control = NULL;
     if (ckpt->event >= 0)
         close(ckpt->event);

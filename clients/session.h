@@ -83,7 +83,8 @@ struct ckpt {
     struct arena_link link;
     uint64_t control_bytes; /* of the control page that are mapped */
     struct arena_control *control;
-    int event; /* eventfd to wake ckptd after a push */
+    int event;            /* eventfd to wake ckptd after a push */
+    uint32_t saves_asked; /* in the sessions before */
     uint64_t image_bytes, segment_bytes;
     uint32_t image_segments; /* of every image */
     bool is_window;          /* fewer segments than the image has bytes (proto/wire/arena.h) */

@@ -2,9 +2,11 @@
  * right.
  *
  * ckptd writes the request into the control page of each rank that is connected here. A rank reads
- * that in every step, and tells the others; so the call may go to any node of the run. ckptd keeps
- * no state: a rank that connects later is not asked, and a later start trains normally. The journal
- * names the caller. The request has the time by which the ranks should have ended, in this host's
+ * that in every step, and tells the others; so the call may go to any node of the run. A rank on
+ * another node fetches it within about a second (attend.c). ckptd keeps no state: a rank that
+ * connects later is not asked, and a later start trains normally. A rank that has the request for
+ * a save keeps it when ckptd ends (clients/session.c, trainer/save/save.c). The journal names the
+ * caller. The request has the time by which the ranks should have ended, in this host's
  * CLOCK_MONOTONIC. */
 #include "ckptd/run/stop.h"
 #include "ckptd/core/catalog.h"

@@ -406,8 +406,10 @@ const struct command commands[] = {
     {"save", "RUN", "make the ranks of a run save and continue", 1, 1, BIT(SERVER) | OF_A_RUN,
      cli_save,
      "The trainer saves once, after its current step, as with the file of\n"
-     "checkpoint.save_switch_path. Whoever may save into the run may ask; history and the log\n"
-     "name the user.\n"
+     "checkpoint.save_switch_path. It repeats a save that fails, or whose ckptd ends before it\n"
+     "is durable, after 1 s to 60 s. Ranks of other nodes receive a request within a second;\n"
+     "it is lost if their ckptd ends before that. Whoever may save into the run may ask;\n"
+     "history and the log name the user.\n"
      "Ranks of another program save if it polls libckpt (ckpt_saves_asked). Exit code 66: no\n"
      "rank of the run is connected to this ckptd. A ckptd that is older than this command\n"
      "refuses it.\n"},
@@ -418,10 +420,10 @@ const struct command commands[] = {
      "The newest 64 KiB of events, oldest first. attempt: ranks were started; commit: they\n"
      "saved; pin, unpin, adopt: that user asked for it; remove: by a prune or by retention;\n"
      "lost: the first rank of its attempt that died, by a signal or with its node, with the\n"
-     "call it was in. If its ckptd is on another node, that call is up to a second old, and the\n"
-     "event comes 5 s later or with the next start. found, vanish: a checkpoint was copied in, or "
-     "moved away, without ckptd.\n"
-     "A ckptd that is killed may lose the events of the last second; its log has them.\n"},
+     "call it was in. If its ckptd is on another node, that call is up to a second old, and\n"
+     "the event comes 5 s later or with the next start. found, vanish: a checkpoint was copied\n"
+     "in, or moved away, without ckptd. A ckptd that is killed may lose the events of the last\n"
+     "second; its log has them.\n"},
     {"server scrub", "ACTION [RUN]",
      "start a pass of ckptd's scrub, pause it, or print its progress", 1, 2, BIT(SERVER), cli_scrub,
      "start: begins a pass over the run, or over all runs, at scrub.rate. pause: until the\n"

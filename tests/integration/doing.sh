@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Goal: when a rank hangs, or dies by SIGKILL, ckptd and ckpt-cli report its call, its step, and for
 # how long. They report nothing for ranks that end by themselves. A rank that waits in vain prints
-# the stacks of its threads. Method: two ranks, each a process; rank 0 is stopped within a step, so
-# rank 1 waits for it in a collective, and is killed. In another run rank 1 is stopped. Then the
-# launcher starts the ranks.
+# the stacks of its threads. A save that was asked for comes, even if ckptd is killed before the
+# ranks have begun it, or before it is durable. Method: two ranks, each a process; rank 0 is stopped
+# within a step, so rank 1 waits for it in a collective, and is killed. In another run rank 1 is
+# stopped. Then the launcher starts the ranks.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
 command -v mpirun >/dev/null || { echo "mpirun is missing: make deps installs it"; exit 77; }
-plan 15
+plan 18
 make_tiny
 start_ckptd --limits.hang_ms 1000
 ranks() { # RUN [SETTING...]: in the background, its id in $pid
@@ -56,10 +57,22 @@ ranks asked --training.steps 1000000 --checkpoint.interval 1000000
 wait_for 40 says asked "step: +10 " || give_up "asked does not train" "$tmp/asked.log"
 check "ckpt-cli save asks the ranks" grep -q "^2 ranks of run 'asked' are to save behind the step" \
     <("$BUILD/ckpt-cli" save asked --server "$server")
-check "they save" wait_for 20 says asked "step [0-9]+ is durable"
+saves_are() { [ "$(grep -c "step [0-9]* is $1 " "$tmp/asked.log")" -ge "$2" ]; } # HOW COUNT
+check "they save" wait_for 20 saves_are durable 1
+mapfile -t trainers < <(pgrep -P "$pid" trainer)
+kill -STOP "${trainers[@]}"
+"$BUILD/ckpt-cli" save asked --server "$server" >/dev/null
+stop_ckptd KILL
+kill -CONT "${trainers[@]}"
+check "asked for when ckptd dies, a save fails" wait_for 20 says asked "step [0-9]+ was not saved"
+start_ckptd --store "fault:least_us=5000000:local:$tmp/store" # each write takes seconds
+check "and is begun when ckptd is back" wait_for 60 saves_are accepted 2
+stop_ckptd KILL
+start_ckptd
+check "if ckptd dies again before it is durable, another comes" wait_for 60 saves_are durable 2
 kill_ours TERM "$pid"
 ended
-check_equal "once, and then the last step" "$(grep -c "is durable" "$tmp/asked.log")" 2
+check_equal "then the last step" "$(grep -c "is durable" "$tmp/asked.log")" 3
 
 # Without saves, in which a rank may wait longer.
 ranks late --training.steps 1000000 --checkpoint.interval 1000000 --comm.train_timeout_seconds 2

@@ -23,7 +23,8 @@
 /* A save that is copied and not known to be durable. */
 struct pending {
     int64_t step;
-    double since; /* the end of its copy */
+    double since;           /* the end of its copy */
+    uint32_t heeded_before; /* saves_heeded, if it fails */
 };
 
 struct snapshot {
@@ -33,6 +34,8 @@ struct snapshot {
     struct kernels *kernels;
     struct ckpt *ckpt;                     /* NULL: checkpoint.enable is off */
     uint32_t saves_heeded;                 /* of ckpt_saves_asked() */
+    uint32_t heeded_before;                /* by the saves before the newest */
+    double heed_at, heed_pause;            /* not before, after a save that failed */
     uint64_t doing_step;                   /* the current step, for the flight recorder's mirror */
     uint64_t attempt;                      /* 0: none, a reader */
     int64_t newest_step;                   /* before the load; -1: none */

@@ -36,7 +36,9 @@
 #define HURRY_MS 1u            /* of a call that returns soon and tells ckptd that training waits */
 #define PAUSE_SECONDS_MIN 0.01 /* between two such calls, doubling */
 #define PAUSE_SECONDS_MAX 0.05
-#define POLL_SECONDS 1.0         /* between two questions about a pending save */
+#define POLL_SECONDS 1.0     /* between two questions about a pending save */
+#define HEED_SECONDS_MIN 1.0 /* between two tries of a save that was asked for, doubling */
+#define HEED_SECONDS_MAX 60.0
 #define REPLACE_MS 5000u         /* for the image of the discarded save */
 #define WAIT_SECONDS_SAID 0.1    /* a longer begin is logged */
 #define DURABLE_SECONDS_SAID 1.0 /* a longer wait for the end of a save is logged */
@@ -116,6 +118,15 @@ static void note_saved(const struct snapshot *s, int64_t step)
     fclose(file);
 }
 
+/* A save that `ckpt-cli save` asked for has failed, and is tried again after a pause: each try
+ * costs training, and ckptd may be away for long. */
+static void postpone_asked(struct snapshot *s, uint32_t heeded_before)
+{
+    s->saves_heeded = heeded_before;
+    s->heed_pause = fmin(fmax(2 * s->heed_pause, HEED_SECONDS_MIN), HEED_SECONDS_MAX);
+    s->heed_at = clock_seconds() + s->heed_pause;
+}
+
 /* Rank 0: the oldest pending save has ended, or its wait is over; logs the result once. Without an
  * answer of ckptd the save may still exist: ckptd may have committed it before it went away. */
 static void settle_oldest(struct snapshot *s, int rc)
@@ -124,6 +135,7 @@ static void settle_oldest(struct snapshot *s, int rc)
     s->settled_rc = rc;
     if (rc == 0) {
         note_saved(s, oldest->step);
+        s->heed_pause = 0;
         s->newest_durable = oldest->step;
         s->durable_seconds = s->polled_at - oldest->since;
         s->times.longest_save_seconds = fmax(s->times.longest_save_seconds, s->durable_seconds);
@@ -139,6 +151,10 @@ static void settle_oldest(struct snapshot *s, int rc)
                      is_unknown(rc) ? "is not known to be durable" : "did not become durable",
                      report_line());
         s->has_failed = true;
+        if (s->num_pending > 1) /* a newer save does as well */
+            s->pending[1].heeded_before = oldest->heeded_before;
+        else
+            postpone_asked(s, oldest->heeded_before);
     }
     s->num_pending--;
     memmove(s->pending, s->pending + 1, s->num_pending * sizeof(*s->pending));
@@ -215,7 +231,7 @@ void snapshot_add_pending(struct snapshot *s, int64_t step, double since)
         return;
     if (s->num_pending == PENDING_MAX) /* ckptd does not accept so many: the oldest has ended */
         await_oldest(s);
-    s->pending[s->num_pending++] = (struct pending){step, since};
+    s->pending[s->num_pending++] = (struct pending){step, since, s->heeded_before};
     s->polled_at = clock_seconds();
 }
 
@@ -421,14 +437,18 @@ int snapshot_begin_save(struct snapshot *s, const struct progress *p, double sta
         agreed = begin_on_all(s, p, REPLACE_MS, &first);
     double seconds = clock_seconds() - start;
     log_not_saved(s, agreed, p->step, first);
-    if (agreed != 0)
+    if (agreed != 0) {
+        postpone_asked(s, s->saves_heeded);
         return agreed;
+    }
     if (s->config->when_busy == BUSY_WAIT && snapshot_is_rank_0(s) && seconds > WAIT_SECONDS_SAID)
         log_info("checkpoint", "step %" PRId64 " waited %.2f s for older saves to be written",
                  p->step, seconds);
     s->copying_step = p->step;
     s->begin_seconds = seconds;
+    s->heeded_before = s->saves_heeded;
     s->saves_heeded = ckpt_saves_asked(s->ckpt);
+    s->heed_pause = snapshot_is_rank_0(s) ? s->heed_pause : 0; /* only rank 0 learns of the end */
     memset(s->ops, 0, s->state->num_slices * sizeof(*s->ops));
     copier_start(s->copier);
     return 0;
@@ -443,7 +463,11 @@ int snapshot_end_copy(struct snapshot *s)
     int rc = copier_wait(s->copier, &times);
     s->copying_step = -1;
     double agree_start = clock_seconds();
-    ERR_TRY(agree_on_save(s, rc, step));
+    rc = agree_on_save(s, rc, step);
+    if (rc != 0) {
+        postpone_asked(s, s->heeded_before);
+        return rc;
+    }
     double agreed_at = clock_seconds();
     double waited = s->begin_seconds + times.waited_seconds + agreed_at - agree_start;
     s->times.save_seconds += waited;
@@ -467,7 +491,7 @@ unsigned snapshot_asked(const struct snapshot *s)
     uint32_t asked = snapshot_is_taken(s) ? ckpt_asked(s->ckpt) : 0;
     uint32_t saves = snapshot_is_taken(s) ? ckpt_saves_asked(s->ckpt) : 0;
     if ((asked & CKPT_ASKED_STOP) == 0)
-        return saves > s->saves_heeded ? SWITCH_SAVE : 0;
+        return saves > s->saves_heeded && clock_seconds() >= s->heed_at ? SWITCH_SAVE : 0;
     return asked & CKPT_ASKED_NO_SAVE ? SWITCH_STOP_UNSAVED : SWITCH_STOP;
 }
 
