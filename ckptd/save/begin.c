@@ -125,6 +125,7 @@ static void reply_begun(const struct beginning *beginning, const struct save *sa
     reply.save = save->id;
     reply.asked = asked.asked;
     reply.asked_within_s = asked.within_s;
+    reply.saves_asked = asked.saves;
     reply.image = slot;
     reply.segments = image->segments;
     reply.generations = image->generations;

@@ -209,7 +209,11 @@ void arena_want_save(struct arena_control *control)
 
 void arena_set_saves_asked(struct arena_control *control, uint32_t count)
 {
-    __atomic_store_n(&control->saves_asked, count, __ATOMIC_RELAXED);
+    uint32_t before = __atomic_load_n(&control->saves_asked, __ATOMIC_RELAXED);
+    while (before < count &&
+           !__atomic_compare_exchange_n(&control->saves_asked, &before, count, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
 }
 
 uint32_t arena_saves_asked(const struct arena_control *control)

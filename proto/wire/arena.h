@@ -155,7 +155,7 @@ void arena_want(struct arena_control *control, uint32_t asked, uint32_t until_s)
 uint32_t arena_asked(const struct arena_control *control);
 /* ckptd asks the rank for one more save; the rank polls the count. */
 void arena_want_save(struct arena_control *control);
-/* The same in the page of a rank on another node: ckptd's count is `count` now. */
+/* The same in the page of a rank on another node: ckptd's count was `count`, or is more by now. */
 void arena_set_saves_asked(struct arena_control *control, uint32_t count);
 uint32_t arena_saves_asked(const struct arena_control *control);
 /* Call it after arena_asked(). */

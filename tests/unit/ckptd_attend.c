@@ -100,6 +100,17 @@ ATTEND_TEST(test_attend__the_reply_has_what_ckptd_asks)
     assert_int_equal(attend(bed, &asked, &told), 0);
     assert_int_equal(asked.asked, ARENA_ASKED_STOP | ARENA_ASKED_NO_SAVE);
     assert_in_range(asked.within_s, 90, 100);
+    /* All ranks that begin a save know the requests that led to it. */
+    Holdfast__V1__BeginSaveRequest begin = HOLDFAST__V1__BEGIN_SAVE_REQUEST__INIT;
+    Holdfast__V1__BeginSaveReply *reply;
+    begin.session = peers[0].token;
+    begin.step = 1;
+    assert_int_equal(
+        call(bed, "BeginSave", &begin.base, &holdfast__v1__begin_save_reply__descriptor, &reply),
+        0);
+    assert_int_equal(reply->saves_asked, 2);
+    assert_int_equal(reply->asked, asked.asked);
+    FREE_REPLY(reply);
 }
 
 ATTEND_TEST(test_attend__what_is_no_ranks_changes_nothing)

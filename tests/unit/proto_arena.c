@@ -286,6 +286,17 @@ TEST(test_arena_want__requests_add_up_and_the_earliest_end_counts)
     free(control);
 }
 
+TEST(test_arena_want__a_late_count_of_saves_takes_none_back)
+{
+    struct arena_control *control = new_control();
+    arena_set_saves_asked(control, 2);
+    arena_set_saves_asked(control, 1);
+    assert_int_equal(arena_saves_asked(control), 2);
+    arena_set_saves_asked(control, 3);
+    assert_int_equal(arena_saves_asked(control), 3);
+    free(control);
+}
+
 /* ---- phases ---- */
 
 TEST(test_arena_phase__only_busy_is_busy)
