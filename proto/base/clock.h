@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#define CLOCK_SECOND_NS 1000000000u
+#define CLOCK_SECOND_NS UINT64_C(1000000000)
 
 /* Nanoseconds on that clock. Every time of the product is read here, so that a test can move it. */
 uint64_t clock_read(clockid_t clock);
