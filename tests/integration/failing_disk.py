@@ -23,6 +23,8 @@ FINAL = "--checkpoint.final_seconds", 3
 AT_ONCE = 3
 SAVED = list(range(INTERVAL, STEPS + 1, INTERVAL))
 EXIT_RUN_AGAIN = 75
+# On a busy machine steps wait for samples, of which a trainer warns: not a matter of saves.
+QUIET = "--metrics.data_wait_max_percent", 0
 # Each save creates a file, writes and syncs it. Where the sync fails another file is tried, and
 # when that one's fails too the store is offline. The fault, its operation, the committed steps,
 # exit code, warning, and options: one save is tried until it has failed often enough, others of its
@@ -47,8 +49,8 @@ def train(world, tokens, *options):
     losses = os.path.join(world.folder, "losses")
     done = subprocess.run(lib_train.command(
         tokens, world.server, RUN, "--training.steps", STEPS, "--checkpoint.interval",
-        INTERVAL, "--checkpoint.async_mode", "disabled", "--metrics.loss_file", losses, *options),
-        capture_output=True, text=True, timeout=PATIENCE)
+        INTERVAL, "--checkpoint.async_mode", "disabled", "--metrics.loss_file", losses, *QUIET,
+        *options), capture_output=True, text=True, timeout=PATIENCE)
     with open(losses) as file:
         lines = file.read().splitlines()
     return done.returncode, done.stderr + done.stdout, lines
