@@ -12,7 +12,7 @@ void process_host(char *out, size_t size);
 struct process_memory {
     uint64_t resident;       /* the sum of the next three, bytes */
     uint64_t private_memory; /* heap and stacks */
-    uint64_t shared;         /* shared with other processes: ckptd's pool */
+    uint64_t shared;         /* shared with other processes: ckptd's pool, as far as it is mapped */
     uint64_t files;          /* program and libraries */
     uint64_t peak;           /* the largest `resident` so far */
     uint64_t swapped;        /* private memory that is swapped out */
