@@ -33,7 +33,7 @@ class Bed:
     def __init__(self):
         self.server = Server()
         os.environ.update(self.server.environment, HOLDFAST_S3_LEASE_S=str(LEASE_S),
-                          HOLDFAST_S3_RETRY_S="2")
+                          HOLDFAST_S3_RETRY_S="2", HOLDFAST_S3_STALL_S=str(PATIENCE))
         self.one, self.other = World(), World()
         self.run = None
         self.gate = threading.Event()
@@ -148,6 +148,8 @@ def lists_that_lag(bed):
     def steps():
         return sorted(entry["step"] for entry in bed.one.listed(*bed.one.where))
 
+    # A list may show what the look before it found: step 6 is in the bucket no more.
+    wait_until(lambda: 6 not in steps(), steps)
     before, lag = steps(), bed.server.lag
     with bed.server.lock:
         bed.server.lag, bed.server.history = 1 << 30, [{}]  # as before the first change
