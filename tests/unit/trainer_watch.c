@@ -7,6 +7,7 @@
 #include "tests/unit/suite.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -26,14 +27,17 @@ TEST(test_watch__no_bit_changes_on_any_mesh)
     }
 }
 
-/* The message of the one rank that has an error. */
+/* The message of a rank that has an error. */
 static char message[1024];
+static pthread_mutex_t message_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int watch_main(struct comm *world, void *user)
 {
     int rc = rank_main(world, user);
+    pthread_mutex_lock(&message_lock);
     if (rc != 0 && report_message()[0] != '\0')
         snprintf(message, sizeof(message), "%s", report_line());
+    pthread_mutex_unlock(&message_lock);
     return rc;
 }
 
