@@ -45,7 +45,7 @@ TEST(test_device__every_axis_has_the_bits_of_the_cpu)
     want_same_on_device((struct place){1, 1, 1, 0, 2, 0}, 2, 6);
 }
 
-static struct lane *computing[2];
+static struct lane *_Atomic computing[2];
 static atomic_uint num_computing, num_waits;
 
 static int open_noting(struct device *device, struct lane **out, const char *name,
