@@ -1,5 +1,5 @@
 /* clock.h - the time, for all programs: monotonic times since a fixed moment before this process,
- * and the time of day. */
+ * and the time of day. Whole seconds since 1970 are those of time(). */
 #ifndef HOLDFAST_PROTO_BASE_CLOCK_H
 #define HOLDFAST_PROTO_BASE_CLOCK_H
 
@@ -8,7 +8,7 @@
 
 #define CLOCK_SECOND_NS UINT64_C(1000000000)
 
-/* Nanoseconds on that clock. Every time of the product is read here, so that a test can move it. */
+/* Nanoseconds on that clock. The functions below read it here, so that a test can move the time. */
 uint64_t clock_read(clockid_t clock);
 
 /* CLOCK_MONOTONIC. */
