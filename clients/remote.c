@@ -66,14 +66,13 @@ bool remote_is(const struct ckpt *ckpt)
            address.kind == ADDRESS_TLS;
 }
 
-void remote_want(const struct ckpt *ckpt, const Holdfast__V1__AttendReply *reply)
+void remote_want(const struct ckpt *ckpt, uint32_t asked, uint32_t within_s, uint32_t saves_asked)
 {
     uint32_t now_s = (uint32_t)(clock_ns() / 1000000000u);
     if (ckpt->remote == NULL)
         return;
-    arena_want(ckpt->control, reply->asked,
-               reply->asked_within_s != 0 ? now_s + reply->asked_within_s : 0);
-    arena_set_saves_asked(ckpt->control, reply->saves_asked);
+    arena_want(ckpt->control, asked, within_s != 0 ? now_s + within_s : 0);
+    arena_set_saves_asked(ckpt->control, saves_asked);
 }
 
 /* ---- connections ---- */
@@ -238,7 +237,8 @@ static int attend(struct remote *remote)
     request.spoke_s = __atomic_load_n(&ckpt->control->spoke_s, __ATOMIC_RELAXED);
     ERR_TRY(
         rpc_client_call(ckpt->rpc, path, &request.base, method->output, &answer, ATTEND_CALL_MS));
-    remote_want(ckpt, (Holdfast__V1__AttendReply *)answer);
+    const Holdfast__V1__AttendReply *reply = (Holdfast__V1__AttendReply *)answer;
+    remote_want(ckpt, reply->asked, reply->asked_within_s, reply->saves_asked);
     protobuf_c_message_free_unpacked(answer, NULL);
     return 0;
 }

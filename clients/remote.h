@@ -33,8 +33,8 @@ int remote_wait(struct ckpt *ckpt, uint32_t timeout_ms);
 /* Begins a save into these segments of ckptd. ERR_MEMORY. */
 int remote_begin(struct ckpt *ckpt, uint64_t save, const uint32_t *segments,
                  const uint32_t *generations, uint32_t count);
-/* ckptd has answered what it asks the rank. */
-void remote_want(const struct ckpt *ckpt, const Holdfast__V1__AttendReply *reply);
+/* ckptd has answered what it asks the rank: as in AttendReply. */
+void remote_want(const struct ckpt *ckpt, uint32_t asked, uint32_t within_s, uint32_t saves_asked);
 /* Drops the announced blocks of the save. */
 void remote_give_up(struct ckpt *ckpt);
 /* Updates the window in the control page; waits at most `wait_ms` for a change of it. */

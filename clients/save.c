@@ -127,11 +127,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, 
     Holdfast__V1__BeginSaveReply *reply = (Holdfast__V1__BeginSaveReply *)answer;
     struct ckpt_save *save = &ckpt->save;
     save->id = reply->save;
-    Holdfast__V1__AttendReply wanted = HOLDFAST__V1__ATTEND_REPLY__INIT;
-    wanted.asked = reply->asked;
-    wanted.asked_within_s = reply->asked_within_s;
-    wanted.saves_asked = reply->saves_asked;
-    remote_want(ckpt, &wanted);
+    remote_want(ckpt, reply->asked, reply->asked_within_s, reply->saves_asked);
     save->image = reply->image;
     save->step = step;
     save->error = 0;

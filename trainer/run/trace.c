@@ -402,9 +402,11 @@ int trace_step(struct trace *trace, struct parallel *parallel, const struct step
     if (!is_drawn && !is_own)
         return parallel_step(parallel, input, out);
     memset(trace->events, 0, trace->capacity * sizeof(*trace->events));
-    ERR_TRY(begin_times(trace, parallel_lane(parallel)));
+    int rc = begin_times(trace, parallel_lane(parallel));
+    if (rc != 0)
+        return comm_fail(trace->world, rc);
     parallel_observe(parallel, &(struct op_observer){note_op, trace});
-    int rc = parallel_step(parallel, input, out);
+    rc = parallel_step(parallel, input, out);
     parallel_observe(parallel, &(struct op_observer){0});
     if (rc != 0 || out->is_dropped)
         return rc;
