@@ -8,11 +8,12 @@
 # or refuse memory.
 . "$(dirname "$0")/lib.sh"
 
-plan 24
+plan 25
+model=(--model.flavor tiny --training.seq_len 64) # small products
 look() { # OUTPUT TRAINER [SETTING...]
     local to=$1
     shift
-    "$@" --preflight >"$tmp/$to.out" 2>"$tmp/$to.log"
+    "$@" --preflight "${model[@]}" >"$tmp/$to.out" 2>"$tmp/$to.log"
 }
 states() { # OUTPUT: of all ranks; slow is a matter of the moment
     sed -nE 's/.* (ok|slow|broken)  +.*/\1/p' "$tmp/$1.out" | sed 's/slow/ok/' | tr '\n' ' '
@@ -38,6 +39,7 @@ no_disk() {
 check "a folder that is not there is warned of" no_disk
 slow_is_named() { # three ranks of one host, and one of another
     local got=0 of=("$BUILD/trainer" --preflight --comm.backend mpi)
+    of+=("${model[@]}")
     mpirun --allow-run-as-root --oversubscribe -n 3 -x HOLDFAST_HOST=a "${of[@]}" : \
         -n 1 -x HOLDFAST_HOST=b "${of[@]}" --kernels.backend reference \
         >"$tmp/slow.out" 2>"$tmp/slow.log" || got=$?
@@ -55,7 +57,8 @@ check_equal "the ranks of a host have rates of sums and gathers, and so have all
     "$(awk '$1 == "calls" && $4 > 0 && $5 > 0 && $6 > 0 && $7 > 0 { print $2, $3 }' \
         "$tmp/slow.out" | paste -sd,)" "a 3,(all) 4"
 received() { # each rank of the others: RANK FROM, sorted
-    "$BUILD/trainer" --preflight --json --comm.ranks 3 2>"$tmp/pairs.log" | python3 -c '
+    "$BUILD/trainer" --preflight --json --comm.ranks 3 "${model[@]}" 2>"$tmp/pairs.log" |
+        python3 -c '
 import json, sys
 for rank in json.load(sys.stdin)["ranks"]:
     print(rank["rank"], *sorted(link["from"] for link in rank["links"]
@@ -91,8 +94,19 @@ sys.exit(rates != {"network_gb_per_s": 50, "measured": "machine_gb_per_s, call_u
 ' "$tmp/rates.json"
 }
 check "--suggest takes them in place of its own, and says so" suggested
+below_peak() { # the model's products of each size, beside what the processor should do
+    local of=("$BUILD/trainer" --preflight --comm.ranks 2 --model.flavor 110M)
+    of+=(--training.seq_len 256 --training.local_batch_size 1)
+    of+=(--parallelism.tensor_parallel_degree 2 --metrics.peak_tflops 5)
+    "${of[@]}" >"$tmp/peak.out" 2>"$tmp/peak.log" &&
+        grep -q "preflight: rank 1 .*: products at the model's shapes at [0-9.]* % of the peak" \
+            "$tmp/peak.out" &&
+        [ "$(awk '$1 == "shape" && $6 > 0 { print $2, $3, $4, $5 }' "$tmp/peak.out" |
+            paste -sd,)" = "256 768 384 12,256 768 128 24,256 384 768 12,256 768 768 36" ]
+}
+check "products of the model's shapes, cut as it will be, are beside the peak" below_peak
 if [ ! -x "$BUILD/tests/trainer_on_simgpu" ]; then
-    for i in {14..24}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
+    for i in {15..25}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
     exit
 fi
 gpus() { # OUTPUT SIMGPU RANKS

@@ -23,6 +23,7 @@ static void make_equal(void)
     for (uint32_t i = 0; i < RANKS; i++) {
         struct finding *f = &all[i];
         *f = (struct finding){.copy_rate = 20e9, .product_rate = 600e9, .links_up = 18};
+        f->model = (struct preflight_products){.rate = 900e12, .mean_flops = 1e11, .peak = 1e15};
         for (uint32_t round = 0; round < preflight_rounds(RANKS); round++)
             f->pairs.of[1][round] = 50e9;
         f->host[0] = (char)('a' + i);
@@ -83,6 +84,30 @@ TEST(test_preflight__a_gpu_that_is_not_well_is_named)
     }
 }
 
+TEST(test_preflight__products_far_below_the_peak_are_slow_even_alone)
+{
+    static const struct {
+        double rate, mean_flops, peak;
+        enum fitness want;
+    } table[] = {
+        {290e12, 1e11, 1e15, SLOW}, {310e12, 1e11, 1e15, FIT},
+        {290e12, 1e10, 1e15, FIT}, /* too short */
+        {290e12, 1e11, 0, FIT},    /* not known */
+        {0, 0, 1e15, FIT},         /* not measured */
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        make_equal();
+        all[0].model = (struct preflight_products){
+            .rate = table[i].rate, .mean_flops = table[i].mean_flops, .peak = table[i].peak};
+        judge(1);
+        assert_int_equal(all[0].fitness, table[i].want);
+    }
+    make_equal();
+    all[0].model.rate = 290e12;
+    judge(1);
+    assert_non_null(strstr(all[0].problem, "at 29.0 % of the peak, 290 of 1e+03 TFLOP/s: low"));
+}
+
 TEST(test_preflight__what_is_far_below_the_median_is_odd)
 {
     static const struct {
@@ -95,6 +120,10 @@ TEST(test_preflight__what_is_far_below_the_median_is_odd)
         {offsetof(struct finding, product_rate), 0.61, SLOW,
          "products at 61 % of the median, 366 of 600 GFLOP/s: slow core, clock or neighbour"},
         {offsetof(struct finding, product_rate), 0.49, BROKEN, "products at 49 % of the median, "},
+        {offsetof(struct finding, model.rate), 0.84, SLOW,
+         "products at the model's shapes at 84 % of the median, 7.56e+05 of 9e+05 GFLOP/s: slow"},
+        {offsetof(struct finding, model.rate), 0.49, BROKEN,
+         "products at the model's shapes at 49"},
         {offsetof(struct finding, copy_rate), 0.26, SLOW, "copies at 26 % of the median, "},
         {offsetof(struct finding, copy_rate), 0.24, BROKEN, "copies at 24 % of the median, "},
         {offsetof(struct finding, links_up), 17. / 18, SLOW,

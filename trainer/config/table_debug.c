@@ -60,8 +60,8 @@ const struct option table_of_debug[] = {
          "print the estimate, suggestions, preflight or links as JSON (also --json; ours)"),
     BOOL(preflight, "debug.preflight", "false",
          "check that each rank's device copies and computes correctly and that ranks can reach "
-         "each other; print a line for each rank; exit with 0, or 78 if one is broken (also "
-         "--preflight; ours)"),
+         "each other, and measure products of the model's shapes; print a line for each rank; exit "
+         "with 0, or 78 if one is broken (also --preflight; ours)"),
     STRING(preflight_folder, "debug.preflight_folder", "",
            "folder on every host in which --preflight writes and reads 256 MiB as ckptd does, by "
            "`ckpt-cli bench io`, and by fio if installed; empty: none (ours)"),

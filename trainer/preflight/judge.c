@@ -26,6 +26,8 @@ struct bound {
 static const struct bound bounds[] = {
     {"products", "GFLOP/s", "slow core, clock or neighbour", 1e9,
      offsetof(struct finding, product_rate), 0.85, 0.5, false},
+    {"products at the model's shapes", "GFLOP/s", "slow core, clock or neighbour", 1e9,
+     offsetof(struct finding, model.rate), 0.85, 0.5, false},
     {"copies", "GB/s", "slow bus or memory", 1e9, offsetof(struct finding, copy_rate), 0.85, 0.25,
      false},
     {"links to it", "GB/s", SLOW_LINK, 1e9, offsetof(struct finding, link_rate), 0.5, 0.1, false},
@@ -200,6 +202,23 @@ static void judge_health(struct finding *f)
         f->fitness = fitness;
 }
 
+/* ---- the peak ---- */
+
+static void judge_peak(struct finding *f)
+{
+    const struct preflight_products *model = &f->model;
+    double part = model->rate / model->peak;
+    if (model->rate <= 0 || model->peak <= 0 || part >= PREFLIGHT_PEAK_PART ||
+        model->mean_flops < PREFLIGHT_PEAK_SECONDS * model->peak)
+        return;
+    preflight_add_text(f->problem,
+                       "products at the model's shapes at %.1f %% of the peak, %.3g of %.3g "
+                       "TFLOP/s: low clocks or power limit, or metrics.peak_tflops is wrong",
+                       100 * part, model->rate / 1e12, model->peak / 1e12);
+    if (f->fitness == FIT)
+        f->fitness = SLOW;
+}
+
 /* ---- warnings ---- */
 
 static void warn(struct finding *all, uint32_t num, uint32_t i)
@@ -238,6 +257,7 @@ int preflight_set_fitness(struct finding *all, uint32_t num)
     for (uint32_t i = 0; i < num; i++) {
         all[i].fitness = all[i].problem[0] != '\0' ? BROKEN : FIT;
         judge_health(&all[i]);
+        judge_peak(&all[i]);
     }
     int rc = preflight_judge_pairs(all, num);
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)

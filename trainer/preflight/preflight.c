@@ -16,10 +16,6 @@
 
 #define COPY_BYTES (32u << 20)
 #define TIMES 4 /* the fastest counts, without the first, which plans or connects */
-#define IN 256u /* sums of so many of -1, 0 and 1 are exact in bfloat16 */
-#define SIDE_MIN 256u
-#define SIDE_MAX 4096u
-#define PRODUCT_SECONDS 0.01 /* shorter products are made larger, up to SIDE_MAX */
 
 /* Buffers of one rank. The device can copy from and to the host memory. */
 struct trial {
@@ -122,82 +118,9 @@ static int try_copies(struct trial *t)
     return rc;
 }
 
-/* -1, 0 or 1, the same on every rank. */
-static int small(size_t i)
-{
-    return (int)((uint32_t)(i * 2654435761u) >> 16) % 3 - 1;
-}
-
-static uint16_t bf16_of(int value) /* exact up to 256 */
-{
-    float number = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &number, sizeof bits);
-    return (uint16_t)(bits >> 16);
-}
-
-/* Checks one row in 16, to save the host's time. */
-static bool is_product(const uint16_t *out, size_t side)
-{
-    for (size_t row = 0; row < side; row += 16)
-        for (size_t column = 0; column < side; column++) {
-            int sum = 0;
-            for (size_t i = 0; i < IN; i++)
-                sum += small(row * IN + i) * small(column * IN + i);
-            if (out[row * side + column] != bf16_of(sum))
-                return false;
-        }
-    return true;
-}
-
-/* x and w have the same numbers: the product of a SIDE x IN matrix with its transpose. */
-static int multiply_with(struct trial *t, struct buffers *b, void **scratch, uint32_t side,
-                         double *out_rate)
-{
-    struct kernels *kernels = t->rank->kernels;
-    size_t operand = (size_t)side * IN * 2, product = (size_t)side * side * 2;
-    struct kernel_shapes shapes = {1, side, IN, side, 1, 1, 8, side, KERNEL_BF16};
-    size_t bytes = kernels_scratch_bytes(kernels, &shapes);
-    ERR_TRY(take_buffers(b, t->bench.device, operand + product));
-    ERR_TRY(device_alloc(t->bench.device, scratch, bytes, ON_DEVICE));
-    lane_set_scratch(t->bench.lane, *scratch, bytes);
-    for (size_t i = 0; i < (size_t)side * IN; i++)
-        ((uint16_t *)b->from)[i] = bf16_of(small(i));
-    struct kernel_linear linear = {.out = (char *)b->device + operand,
-                                   .x = b->device,
-                                   .w = b->device,
-                                   .rows = side,
-                                   .in = IN,
-                                   .out_dim = side,
-                                   .dtype = KERNEL_BF16};
-    lane_copy(t->bench.lane, b->device, b->from, operand);
-    for (int i = 0; i <= TIMES; i++) {
-        double start = clock_seconds();
-        kernel_linear(kernels, t->bench.lane, &linear);
-        ERR_TRY(lane_settle(t->bench.lane));
-        note_rate(out_rate, i, 2.0 * side * side * IN, start);
-    }
-    lane_copy(t->bench.lane, b->to, linear.out, product);
-    ERR_TRY(lane_settle(t->bench.lane));
-    return is_product(b->to, side) ? 0 : fail_bytes("a product of small integers is wrong");
-}
-
-/* Tries larger products while they are too short for the clock. */
 static int try_products(struct trial *t)
 {
-    double seconds = 0;
-    for (uint32_t side = SIDE_MIN; side <= SIDE_MAX && seconds < PRODUCT_SECONDS; side *= 2) {
-        struct buffers buffers = {0};
-        void *scratch = NULL;
-        double rate = 0;
-        int rc = multiply_with(t, &buffers, &scratch, side, &rate);
-        device_free(t->bench.device, scratch);
-        free_buffers(&buffers, t->bench.device);
-        ERR_TRY(rc);
-        t->found->product_rate = rate;
-        seconds = 2.0 * side * side * IN / rate;
-    }
-    return 0;
+    return products_measure(t->found, t->rank, &t->bench);
 }
 
 static int examine_node(struct trial *t)

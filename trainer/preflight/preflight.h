@@ -1,11 +1,11 @@
 /* preflight.h - checks whether the ranks of a world, and their hosts, are fit to train.
  *
- * Each rank opens its device, copies to it and back, and multiplies small integers, whose product
- * is exact in any order, so that every device has to have the same bits. The first rank of a host
- * examines it: cores, limits, memory, clock, versions (node.c), with debug.preflight_folder the
- * disk (disk.c). If all can, each rank sends to each other one (pairs.c). The ranks of a host sum
- * and gather, then all ranks (collectives.c): by NCCL, MPI or memory, as in training. Then rates
- * are compared (judge.c, judge_pairs.c). No data, no model and no ckptd are needed. */
+ * Each rank opens its device, copies to it and back, and multiplies small integers and matrices of
+ * the model's shapes (products.c). The first rank of a host examines it: cores, limits, memory,
+ * clock, versions (node.c), with debug.preflight_folder the disk (disk.c). If all can, each rank
+ * sends to each other one (pairs.c). The ranks of a host sum and gather, then all ranks
+ * (collectives.c): by NCCL, MPI or memory, as in training. Then rates are compared (judge.c,
+ * judge_pairs.c). No data, no weights and no ckptd are needed. */
 #ifndef HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
 #define HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
 
@@ -27,6 +27,24 @@ struct call_rates {
 #define PREFLIGHT_ROUNDS 63u
 struct pair_rates {
     double of[PREFLIGHT_PAYLOADS][PREFLIGHT_ROUNDS];
+};
+
+/* The products of a matrix of the model, for all layers: forward and both halves of the backward.
+ */
+struct preflight_shape {
+    uint32_t rows, in, out_dim;
+    uint32_t count; /* of its matrices in a step of one micro-batch */
+    double rate;    /* floating-point operations/s */
+};
+/* The products of a micro-batch on one rank. At most a shape for each matrix of a layer, and one
+ * for the output. */
+#define PREFLIGHT_SHAPES 8u
+struct preflight_products {
+    uint32_t num;
+    struct preflight_shape of[PREFLIGHT_SHAPES];
+    double rate;       /* of all of them together; 0: not measured */
+    double mean_flops; /* of one product */
+    double peak;       /* of the device, by metrics.peak_tflops or its data sheet; 0: not known */
 };
 
 /* Bytes/s of files written one after the other, as by ckptd; 0: not tried. */
@@ -60,8 +78,9 @@ struct finding {
     char identity[96];                /* device_identity() */
     uint64_t memory_all, memory_free; /* bytes of the device's own memory; 0: it uses the host's */
     double copy_rate;                 /* bytes/s, to the device and back */
-    double product_rate;              /* floating-point operations/s */
-    struct pair_rates pairs;          /* this rank receives */
+    double product_rate;              /* floating-point operations/s, of square products */
+    struct preflight_products model;
+    struct pair_rates pairs; /* this rank receives */
     /* Of links, bytes/s, set by preflight_set_fitness(); 0: not tried. With several hosts only
      * links between hosts count. The fastest to this rank and from it; the slowest to it. */
     double link_rate, send_rate, slowest_rate;
@@ -81,7 +100,7 @@ struct finding {
  * the first bound a rank is slow, below the second it is broken; a host's problem is that of its
  * first rank. Bounds are parts of the median:
  *
- *     products, memory of one rank alone    0.85  0.5
+ *     both products, memory of one rank     0.85  0.5
  *     copies, memory of all ranks at once   0.85  0.25   other processes disturb them
  *     links, calls of a host's ranks, disk  0.5   0.1
  *     NVLinks that are up                   1     none
@@ -89,10 +108,15 @@ struct finding {
  * A GPU with memory errors, or one that cannot replace a row, is broken. A GPU with slowed clocks,
  * with fewer bus lanes than it supports, or that waits for a reset is slow.
  *
+ * A rank is slow, too, if its products at the model's shapes have less than PREFLIGHT_PEAK_PART of
+ * its device's peak, unless they are too short for it: PREFLIGHT_PEAK_SECONDS each at the peak.
+ *
  * On a host with more threads than cores ranks slow each other down: rates break none of them.
  * ERR_MEMORY. */
 int preflight_set_fitness(struct finding *all, uint32_t num);
 #define PREFLIGHT_COMPARED 3u
+#define PREFLIGHT_PEAK_PART 0.3
+#define PREFLIGHT_PEAK_SECONDS 20e-6            /* about four launches of a GPU */
 #define PREFLIGHT_CLOCK_WARN 0.1                /* seconds; beyond half a round trip */
 #define PREFLIGHT_SHM_WARN ((uint64_t)64 << 20) /* the default of containers */
 

@@ -12,14 +12,16 @@ static const char *const words[] = {[FIT] = "ok", [SLOW] = "slow", [BROKEN] = "b
 
 static void print_rank(const struct finding *f, uint32_t rank)
 {
-    char memory[32] = "the host's";
+    char memory[32] = "the host's", peak[16] = "-";
     if (f->memory_all > 0)
         snprintf(memory, sizeof memory, "%.1f/%.1f GiB", (double)f->memory_free / (1 << 30),
                  (double)f->memory_all / (1 << 30));
-    printf("%-6u %-20s %-16s %10.2f %15.1f %10.2f  %-7s %s%s%s\n", rank, f->host, memory,
-           f->copy_rate / 1e9, f->product_rate / 1e9, f->link_rate / 1e9, words[f->fitness],
-           f->problem[0] != '\0' ? f->problem : f->device, f->identity[0] != '\0' ? ", " : "",
-           f->identity);
+    if (f->model.peak > 0)
+        snprintf(peak, sizeof peak, "%.1f", 100 * f->model.rate / f->model.peak);
+    printf("%-6u %-20s %-16s %10.2f %15.1f %13.1f %7s %10.2f  %-7s %s%s%s\n", rank, f->host, memory,
+           f->copy_rate / 1e9, f->product_rate / 1e9, f->model.rate / 1e9, peak, f->link_rate / 1e9,
+           words[f->fitness], f->problem[0] != '\0' ? f->problem : f->device,
+           f->identity[0] != '\0' ? ", " : "", f->identity);
 }
 
 static const char *limit_text(char out[24], uint64_t limit)
@@ -52,6 +54,26 @@ static void print_nodes(const struct finding *all, uint32_t num)
     for (uint32_t i = 0; i < num; i++)
         if (all[i].warning[0] != '\0')
             printf("preflight: warning: host %s: %s\n", all[i].host, all[i].warning);
+}
+
+/* Prints the model's products by shape, of the slowest and the fastest rank. All ranks have the
+ * same shapes. */
+static void print_shapes(const struct finding *all, uint32_t num)
+{
+    const struct preflight_products *first = &all[0].model;
+    if (first->num > 0)
+        printf("%-6s %8s %8s %8s %8s %14s %6s %14s %6s\n", "SHAPE", "ROWS", "IN", "OUT", "MATRICES",
+               "LEAST GFLOP/S", "RANK", "MOST GFLOP/S", "RANK");
+    for (uint32_t s = 0; s < first->num; s++) {
+        uint32_t least = 0, most = 0;
+        for (uint32_t i = 1; i < num; i++) {
+            least = all[i].model.of[s].rate < all[least].model.of[s].rate ? i : least;
+            most = all[i].model.of[s].rate > all[most].model.of[s].rate ? i : most;
+        }
+        printf("shape  %8u %8u %8u %8u %14.1f %6u %14.1f %6u\n", first->of[s].rows, first->of[s].in,
+               first->of[s].out_dim, first->of[s].count, all[least].model.of[s].rate / 1e9, least,
+               all[most].model.of[s].rate / 1e9, most);
+    }
 }
 
 static void print_calls(const char *host, uint32_t ranks, const struct call_rates *calls)
@@ -144,11 +166,13 @@ static void print_gpus(const struct finding *all, uint32_t num)
 int preflight_print(const struct finding *all, uint32_t num)
 {
     uint32_t hosts = preflight_hosts(all, num);
-    printf("%-6s %-20s %-16s %10s %15s %10s  %-7s %s\n", "RANK", "HOST", "MEMORY FREE", "COPY GB/S",
-           "PRODUCT GFLOP/S", "LINK GB/S", "STATE", "DEVICE, OR WHAT IS WRONG");
+    printf("%-6s %-20s %-16s %10s %15s %13s %7s %10s  %-7s %s\n", "RANK", "HOST", "MEMORY FREE",
+           "COPY GB/S", "PRODUCT GFLOP/S", "MODEL GFLOP/S", "% PEAK", "LINK GB/S", "STATE",
+           "DEVICE, OR WHAT IS WRONG");
     for (uint32_t i = 0; i < num; i++)
         print_rank(&all[i], i);
     print_nodes(all, num);
+    print_shapes(all, num);
     print_links(all, num);
     print_all_calls(all, num);
     print_disks(all, num);
@@ -202,15 +226,29 @@ static json_t *pairs_json(const struct finding *f, uint32_t rank, uint32_t num)
     return pairs;
 }
 
+static json_t *products_json(const struct preflight_products *model)
+{
+    json_t *shapes = json_array();
+    for (uint32_t i = 0; i < model->num; i++) {
+        const struct preflight_shape *s = &model->of[i];
+        json_array_append_new(shapes, json_pack("{si si si si sf}", "rows", (int)s->rows, "in",
+                                                (int)s->in, "out", (int)s->out_dim, "matrices",
+                                                (int)s->count, "flops", s->rate));
+    }
+    return json_pack("{sf so so}", "flops", model->rate, "peak_flops",
+                     model->peak > 0 ? json_real(model->peak) : json_null(), "shapes", shapes);
+}
+
 static json_t *rank_json(const struct finding *f, uint32_t rank, uint32_t num)
 {
-    return json_pack("{si ss ss ss ss ss so sI sI sf sf sf sf so}", "rank", (int)rank, "host",
+    return json_pack("{si ss ss ss ss ss so sI sI sf sf so sf sf so}", "rank", (int)rank, "host",
                      f->host, "state", words[f->fitness], "problem", f->problem, "device",
                      f->device, "identity", f->identity, "health", health_json(f), "memory_bytes",
                      (json_int_t)f->memory_all, "memory_free_bytes", (json_int_t)f->memory_free,
                      "copy_bytes_per_second", f->copy_rate, "product_flops", f->product_rate,
-                     "link_bytes_per_second", f->link_rate, "send_bytes_per_second", f->send_rate,
-                     "links", pairs_json(f, rank, num));
+                     "model_products", products_json(&f->model), "link_bytes_per_second",
+                     f->link_rate, "send_bytes_per_second", f->send_rate, "links",
+                     pairs_json(f, rank, num));
 }
 
 /* null: unlimited */

@@ -21,6 +21,11 @@ int node_measure(const struct node_trial *trial, struct node_facts *out, struct 
                  const struct finding *all);
 void node_free(struct node_trial *trial);
 
+/* ---- products (products.c) ---- */
+
+/* Sets product_rate and model. ERR_CORRUPT: a product is wrong. */
+int products_measure(struct finding *out, struct rank *rank, const struct rank_bench *bench);
+
 /* ---- buffers (preflight.c) ---- */
 
 #define TRIAL_BYTES ((size_t)4 << 20) /* the largest payload */
