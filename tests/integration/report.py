@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 
+from lib_program import BUILD
 from lib_store import World, change
 from lib_tap import end, test
 from lib_train import command, make_tokens, prose
@@ -233,6 +234,11 @@ def refused(run):
     code, out, said = world.cli("report", "r", *where, "--output", run.page, "--force")
     test("unless --force says otherwise", code == 0 and "3 checkpoints" in out and
          out.endswith("local\n") and not os.path.exists(run.page + ".part"), out + said)
+    same = subprocess.run([os.path.join(BUILD, "trainer"), "--report", "r", *where, "--json"],
+                          capture_output=True, text=True, timeout=60)
+    test("trainer --report gives the same", same.returncode == 0 and
+         json.loads(same.stdout) == json.loads(world.cli("report", "r", *where, "--json")[1]),
+         same.stderr)
     code, _, said = world.cli("report", "r", *where, "--json", "--metrics", run.page + "x")
     test("metrics that are not there are an error", code == 66 and run.page in said, said)
 

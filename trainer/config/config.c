@@ -472,7 +472,8 @@ void trainer_config_print_help(void)
     printf(
         "usage: trainer --config FILE [--section.key value ...]\n"
         "       trainer --flight FOLDER [PREFIX]   name the missing rank, from all ranks' dumps\n"
-        "                                          (comm.save_traces_folder)\n\n"
+        "                                          (comm.save_traces_folder)\n"
+        "       trainer --report RUN [OPTIONS]     a page on a run, as `ckpt-cli report`\n\n"
         "Train a model. The keys below are those of the TOML file. --section.key sets a\n"
         "boolean to true, --section.no_key to false.\n\n");
     options_print_help(&(struct options){.table = config_table()}, stdout);

@@ -5,10 +5,13 @@
 #include "trainer/config/switches.h"
 #include "trainer/run/rank.h"
 #include "trainer/run/signals.h"
+#include "trainer/save/tool.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* trainer --flight FOLDER [PREFIX]: compares dumps after a run hung. */
 static int compare_dumps(int argc, char **argv)
@@ -19,10 +22,29 @@ static int compare_dumps(int argc, char **argv)
     return rc == 0 ? EXIT_DONE : EXIT_DO_NOT_RETRY;
 }
 
+/* trainer --report RUN ...: `ckpt-cli report RUN ...`, which has all that a store and a file of
+ * metrics tell. Returns only after an error. */
+static int make_report(char **argv)
+{
+    static char command[] = "report";
+    char program[PATH_MAX];
+    tool_find(program);
+    argv[0] = program;
+    argv[1] = command;
+    execvp(program, argv);
+    log_error("train", "could not start %s: %s; put ckpt-cli beside trainer, or in PATH", program,
+              strerror(errno));
+    return EXIT_DO_NOT_RETRY;
+}
+
 /* Handles options that print and end. Returns false if there is none. */
 static bool prints(int argc, char **argv, int *out_exit)
 {
     *out_exit = EXIT_DONE;
+    if (argc > 1 && strcmp(argv[1], "--report") == 0) {
+        *out_exit = make_report(argv);
+        return true;
+    }
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0) {
             trainer_config_print_help();
