@@ -11,7 +11,8 @@
  * Pins, readers, and a run that is being trained make ckptd refuse the call before anything is
  * removed. While a run is removed, every other call on it is answered ERR_BUSY; afterwards its slot
  * of limits.runs is free. If not all of a run could be removed, ckptd refuses calls that name it,
- * until the same call has removed the rest, or ckptd is restarted. */
+ * until a forced call has removed the rest, or ckptd is restarted. Of such a run, and of one that
+ * could not be read at the start, the checkpoints are unknown: only a forced call removes it. */
 #include "ckptd/keep/remove.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/coordinator.h"
@@ -50,6 +51,7 @@ struct removal {
     struct checkpoint *checkpoint; /* out of the list; NULL: the whole run is removed */
     uint64_t terms[2]; /* in the trash, of the local tier and the far one; 0: removed for good */
     bool to_trash;     /* in any tier */
+    bool is_unread;    /* all of a run of which ckptd does not know what it has */
     bool is_on[NUM_TIERS]; /* whether the tier has any of it */
     char elsewhere[MEMBERS_PEERS_MAX * MEMBER_NAME_MAX];
     char prefix[STORAGE_KEY_MAX];
@@ -168,10 +170,14 @@ static void settle_run(struct removal *removal)
         } else {
             history_note(run, &event);
         }
+        if (removal->is_unread && removal->to_trash) /* its attempts stay, and are unknown */
+            fault_take(&run->unreadable,
+                       report_error(ERR_IO, "start ckptd again",
+                                    "run %s was not read since it went into the trash", run->name));
         return;
     }
     fault_raise(&removal->fault);
-    report_error(ERR_IO, "remove it again, or start ckptd again",
+    report_error(ERR_IO, "remove it again with --force, or start ckptd again",
                  "not all of run %s was removed: %s", run->name, report_line());
     fault_take(&run->unreadable, ERR_IO);
 }
@@ -215,6 +221,15 @@ static int check_run(const struct run *run, bool is_whole)
     return is_trained ? report_error(ERR_BUSY, "end its ranks first",
                                      "run %s is being trained or read", run->name)
                       : 0;
+}
+
+/* ERR_DENIED: nobody knows what the run has; or the rest of a removal is left. */
+static int check_unread_run(const struct run *run, bool is_forced)
+{
+    return is_forced ? 0
+                     : report_error(ERR_DENIED,
+                                    "mend that and start ckptd again, or remove it with --force",
+                                    "%s", run->unreadable.message);
 }
 
 /* ERR_DENIED: it may be whole, because a read failed; or its coordinator may still declare it a
@@ -294,11 +309,11 @@ static int begin_removal(struct removal *removal, const Holdfast__V1__RemoveRequ
         error = service_check_online(service);
     if (error == 0)
         error = run_find(&removal->run, service, request->run, false);
-    if (error != 0 && removal->run && is_whole) /* the run is unreadable: it may be removed
-                                                 * anyway */
-        error = 0;
-    if (error == 0)
+    removal->is_unread = error != 0 && removal->run && is_whole;
+    if (error == 0 || removal->is_unread)
         error = check_run(removal->run, is_whole);
+    if (error == 0 && removal->is_unread)
+        error = check_unread_run(removal->run, request->force);
     if (error == 0 && is_whole)
         snprintf(removal->prefix, sizeof removal->prefix, "%s", removal->run->name);
     else if (error == 0)
@@ -306,7 +321,7 @@ static int begin_removal(struct removal *removal, const Holdfast__V1__RemoveRequ
                               request->step, request->attempt);
     if (error == 0)
         error = is_whole ? take_out_all(removal, request) : take_out_one(removal, request);
-    if (error == 0 && !request->now && removal->reply.checkpoints > 0)
+    if (error == 0 && !request->now && (removal->reply.checkpoints > 0 || removal->is_unread))
         note_terms(removal);
     name_others(removal);
     return error;

@@ -8,6 +8,7 @@
 
 #define MANY 20000u /* more than a page */
 #define FEW 3u
+#define TRASH_S 3600
 
 static const char *const runs[] = {"first", "many", "last"};
 static const uint32_t counts[] = {FEW, MANY, FEW};
@@ -127,6 +128,21 @@ BED_TEST_BETWEEN(test_list__pages_hold_every_checkpoint_once_and_in_order, set_u
     assert_int_equal(pages, 1);
 }
 
+static int remove_run(struct bed *bed, const char *run, bool is_forced, uint64_t want_trash_s)
+{
+    Holdfast__V1__RemoveRequest request = HOLDFAST__V1__REMOVE_REQUEST__INIT;
+    Holdfast__V1__RemoveReply *reply;
+    request.run = (char *)(uintptr_t)run;
+    request.force = is_forced;
+    request.dry_run = true;
+    int error = call(bed, "Remove", &request.base, &holdfast__v1__remove_reply__descriptor, &reply);
+    if (error != 0)
+        return error;
+    assert_int_equal(reply->trash_seconds, want_trash_s);
+    FREE_REPLY(reply);
+    return 0;
+}
+
 /* It was there when the service began, and could not be read. */
 TEST_BETWEEN(test_list__a_run_that_cannot_be_read_is_named_once, NULL, bed_tear_down)
 {
@@ -136,6 +152,7 @@ TEST_BETWEEN(test_list__a_run_that_cannot_be_read_is_named_once, NULL, bed_tear_
     uint32_t pages;
     fill(state);
     bed = *state;
+    bed->service->policies.all.trash = TRASH_S;
     assert_int_equal(run_find(&run, bed->service, "broken", true), 0);
     fault_take(&run->unreadable, report_error(ERR_IO, NULL, "the disk is gone"));
     assert_int_equal(serve(bed), 0);
@@ -148,6 +165,9 @@ TEST_BETWEEN(test_list__a_run_that_cannot_be_read_is_named_once, NULL, bed_tear_
     assert_int_equal(list_all(bed, "", &pages), 1 + MANY + 2 * FEW);
     assert_int_equal(list_all(bed, "many", &pages), MANY);
     assert_int_equal(get_page(bed, "broken", "", &page), ERR_IO);
+    /* Nobody knows what it has: only a forced call removes it, into the trash if there is one. */
+    assert_int_equal(remove_run(bed, "broken", false, 0), ERR_DENIED);
+    assert_int_equal(remove_run(bed, "broken", true, TRASH_S), 0);
 }
 
 BED_TEST_BETWEEN(test_list__pages_of_damage_are_shorter, set_up_damaged, bed_tear_down)
