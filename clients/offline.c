@@ -75,10 +75,11 @@ int offline_list(struct store_list *out, const struct ckpt *ckpt, const char *ru
     if (error == 0 && out->count == 0 && run[0] != '\0')
         error = check_run(ckpt, run);
     for (uint32_t i = 0; error == 0 && i < out->count; i++)
-        if (out->entries[i].is_denied)
-            error = report_error(
-                ERR_DENIED, "read it as its owner", "%s@%llu: %s", out->entries[i].summary.run,
-                (unsigned long long)out->entries[i].summary.step, out->entries[i].damage);
+        if (out->entries[i].unread != 0)
+            error = report_error(out->entries[i].unread, "mend what its reads fail of",
+                                 "%s@%llu: %s", out->entries[i].summary.run,
+                                 (unsigned long long)out->entries[i].summary.step,
+                                 out->entries[i].damage);
     if (error != 0)
         store_list_free(out);
     return error;
@@ -91,8 +92,9 @@ static int skip_entry(void *user, const struct store_entry *entry)
 {
     bool *any_damaged = user;
     *any_damaged = true;
-    return entry->is_denied ? report_error(ERR_DENIED, "read it as its owner", "%s", entry->damage)
-                            : 0;
+    return entry->unread != 0
+               ? report_error(entry->unread, "mend what its reads fail of", "%s", entry->damage)
+               : 0;
 }
 
 static int choose(struct store_entry *out, const struct ckpt *ckpt,

@@ -138,12 +138,12 @@ __attribute__((format(printf, 2, 3))) static int note_damage(struct store_entry 
     return keep_damage(entry, text);
 }
 
-/* Sets the reason why the entry is unknown. ERR_MEMORY. */
-static int set_unreadable(struct store_entry *entry, const char *what)
+/* Sets the error for which the entry is unknown, and its text. ERR_MEMORY. */
+static int set_unread(struct store_entry *entry, int error, const char *what)
 {
     struct report_text why;
     report_keep(&why);
-    entry->is_denied = true;
+    entry->unread = error;
     return note_damage(entry, "%s%s%s%s", what, why.message, why.detail[0] != '\0' ? ": " : "",
                        why.detail);
 }
@@ -183,7 +183,7 @@ static int read_entry(struct store_entry *out, struct storage *storage, const ch
     if (error == ERR_NOT_FOUND)
         error = read_aside(out, storage, prefix);
     if (error == ERR_DENIED)
-        return set_unreadable(out, "");
+        return set_unread(out, error, "");
     if (error != ERR_MISMATCH && error != ERR_VERSION && error != ERR_CORRUPT)
         return error;
     out->flaw = store_flaw(error);
@@ -224,7 +224,9 @@ static int add_entry(struct store_entry **out, struct store_list *list)
     return 0;
 }
 
-/* Runs on any thread; changes only its entry. An entry with an empty run is no checkpoint. */
+/* Runs on any thread; changes only its entry. An entry with an empty run is no checkpoint. ERR_IO
+ * concerns this one, as in ckptd (ckptd/keep/scan.c): it must not hide the others. Other errors are
+ * those of a whole store that does not answer. */
 static int read_listed(void *user, size_t index)
 {
     const struct reading *reading = user;
@@ -233,6 +235,8 @@ static int read_listed(void *user, size_t index)
     int error = read_entry(entry, reading->storage, reading->run, step, attempt);
     if (error == ERR_NOT_FOUND)
         entry->summary.run[0] = '\0';
+    if (error == ERR_IO)
+        return set_unread(entry, error, "");
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
@@ -282,7 +286,12 @@ static int visit_quarantine(void *user, const struct storage_entry *found)
 {
     const struct reading *reading = user;
     struct store_entry *entry = find_noted(reading, found->name);
-    return entry ? read_quarantine(entry, reading->storage) : 0;
+    char text[STORE_DAMAGE_BYTES];
+    int error = entry ? read_quarantine(entry, reading->storage) : 0;
+    if (error != ERR_IO && error != ERR_DENIED)
+        return error;
+    snprintf(text, sizeof text, "the reason cannot be read: %s", report_line());
+    return keep_damage(entry, text); /* the name of the note is enough */
 }
 
 /* Reads the checkpoints of one run, and which of them are quarantined. */
@@ -318,7 +327,8 @@ static void cut(struct store_list *list, uint32_t count)
 }
 
 /* The checkpoints of the run are unknown: replaces them by one entry with the reason. */
-static int note_unread_run(struct store_list *list, uint32_t count_before, const char *run)
+static int note_unread_run(struct store_list *list, uint32_t count_before, const char *run,
+                           int error)
 {
     struct report_text why;
     struct store_entry *entry;
@@ -326,8 +336,8 @@ static int note_unread_run(struct store_list *list, uint32_t count_before, const
     cut(list, count_before);
     ERR_TRY(add_entry(&entry, list));
     snprintf(entry->summary.run, sizeof entry->summary.run, "%s", run);
-    report_restore(&why, ERR_IO);
-    return set_unreadable(entry, "the run could not be read: ");
+    report_restore(&why, error);
+    return set_unread(entry, error, "the run could not be read: ");
 }
 
 static int add_run(void *user, const char *run)
@@ -337,7 +347,7 @@ static int add_run(void *user, const char *run)
     uint32_t before = outer->list->count;
     int error = read_run(&inner);
     bool is_of_all = error == ERR_MEMORY || error == ERR_BUSY; /* no further run can be read */
-    return error == 0 || is_of_all ? error : note_unread_run(outer->list, before, run);
+    return error == 0 || is_of_all ? error : note_unread_run(outer->list, before, run, error);
 }
 
 int store_list_read(struct store_list *out, struct storage *storage, const char *run)

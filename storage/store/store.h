@@ -199,7 +199,7 @@ struct store_entry {
     struct manifest_summary summary; /* run, step and attempt are those of the directory's name;
                                         attempt 0: the run itself, which could not be read */
     char *damage;       /* the fault, or the reason of its quarantine; owned; NULL: none known */
-    bool is_denied;     /* it could not be read; `damage` has the reason */
+    int unread;         /* the error of the read that failed, `damage` has its text; 0: none */
     const char *flaw;   /* of proto/format/flaw.h; NULL: none */
     bool may_be_pinned; /* result of store_list_find_pins() */
 };

@@ -161,13 +161,35 @@ TEST(test_list__each_is_listed_with_its_flaw_newest_attempt_first)
 /* It may be whole, or its coordinator may still declare it a checkpoint: no list says otherwise. */
 TEST(test_list__a_read_that_fails_is_no_flaw)
 {
-    struct storage *storage =
-        open_fault("only=fetch,key=manifest.json,fail_from=1,errno=30:memory:");
+    static const struct {
+        const char *where;
+        int error;
+    } cases[] = {{"only=fetch,key=manifest.json,fail_from=1,errno=30:memory:", ERR_DENIED},
+                 {"only=fetch,key=manifest.json,fail_from=1,errno=5:memory:", ERR_IO}};
+    for (size_t i = 0; i < 2; i++) {
+        struct storage *storage = open_fault(cases[i].where);
+        struct store_list list;
+        assert_int_equal(make_checkpoint(storage), 0);
+        assert_int_equal(store_list_read(&list, storage, "run"), 0);
+        assert_int_equal(list.count, 1);
+        assert_int_equal(list.entries[0].unread, cases[i].error);
+        assert_true(list.entries[0].damage && !list.entries[0].flaw);
+        store_list_free(&list);
+        storage_close(storage);
+    }
+}
+
+/* The name of the note is enough; the rest of the run is listed. */
+TEST(test_list__one_whose_reason_cannot_be_read_stays_quarantined)
+{
+    struct storage *storage = open_fault("only=fetch,key=quarantine,fail_from=1:memory:");
     struct store_list list;
     assert_int_equal(make_checkpoint(storage), 0);
+    assert_int_equal(storage_publish(storage, STEP_2 "/manifest.json", "{}", 2), 0);
+    assert_int_equal(store_put_note(storage, STORE_QUARANTINE, GROUP, "block 7"), 0);
     assert_int_equal(store_list_read(&list, storage, "run"), 0);
-    assert_int_equal(list.count, 1);
-    assert_true(list.entries[0].is_denied && list.entries[0].damage && !list.entries[0].flaw);
+    assert_int_equal(list.count, 2);
+    assert_non_null(strstr(list.entries[1].damage, "the reason cannot be read"));
     store_list_free(&list);
     storage_close(storage);
 }
@@ -182,7 +204,7 @@ TEST(test_list__nor_is_a_part_set_aside_whose_mark_cannot_be_read)
         struct store_list list;
         struct store_seen seen;
         char where[100], mark[MARK_BYTES_MAX];
-        int want = i < 2 ? ERR_IO : 0;
+        int want = i < 2 ? ERR_IO : 0; /* a list has the reason in place of a flaw */
         mark_write_part(mark, &part, "n2");
         snprintf(where, sizeof where, "only=fetch,key=" MARK_NAME ",fail_at=%s:memory:", faults[i]);
         for (int is_list = 0; is_list < 2; is_list++) {
@@ -192,8 +214,10 @@ TEST(test_list__nor_is_a_part_set_aside_whose_mark_cannot_be_read)
             assert_int_equal(storage_publish(storage, STEP_2 "/" MARK_NAME, mark, strlen(mark)), 0);
             assert_int_equal(is_list ? store_list_read(&list, storage, "run")
                                      : store_inspect(&seen, storage, "run", 2, 1),
-                             want);
-            if (want == 0 && is_list)
+                             is_list ? 0 : want);
+            if (want != 0 && is_list)
+                assert_true(list.entries[0].unread == want && !list.entries[0].flaw);
+            else if (is_list)
                 assert_string_equal(list.entries[0].flaw, FLAW_IN_DOUBT);
             else if (want == 0)
                 assert_string_equal(seen.coordinator, "n2");

@@ -272,8 +272,8 @@ static int copy_run(struct copy *copy, const char *run)
     for (uint32_t i = catalog.count; i-- > 0 && error == 0;) {
         const struct store_entry *entry = &catalog.entries[i];
         strcpy(name, text_checkpoint(run, entry->summary.step, entry->summary.attempt).text);
-        if (entry->is_denied)
-            failure_keep(&unread, report_error(ERR_DENIED, "read it as its owner",
+        if (entry->unread != 0)
+            failure_keep(&unread, report_error(entry->unread, "mend what its reads fail of",
                                                "%s is left out: %s", name, entry->damage));
         else if (entry->damage != NULL)
             log_warn("cp", "%s is left out: %s", name, entry->damage);

@@ -51,8 +51,8 @@ static int refuse_unknown(const struct store_entry *entry)
 {
     const struct manifest_summary *summary = &entry->summary;
     const char *name = text_checkpoint(summary->run, summary->step, summary->attempt).text;
-    if (entry->is_denied)
-        return report_error(ERR_DENIED, "read it as its owner, or remove it with --force",
+    if (entry->unread != 0)
+        return report_error(ERR_DENIED, "mend what its reads fail of, or remove it with --force",
                             "%s could not be read: %s", name, entry->damage);
     return entry->flaw && strcmp(entry->flaw, FLAW_IN_DOUBT) == 0
                ? report_error(ERR_DENIED, "start that ckptd, or remove it with --force",

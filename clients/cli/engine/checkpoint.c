@@ -21,7 +21,7 @@
 static int skip_damaged(void *user, const struct store_entry *entry)
 {
     struct checkpoint *checkpoint = user;
-    checkpoint->any_denied |= entry->is_denied;
+    checkpoint->any_denied |= entry->unread != 0;
     uint32_t at = checkpoint->num_skipped;
     if (at == RPC_SKIPPED_MAX)
         return 0;

@@ -311,6 +311,8 @@ static int verify_each(bool *out_is_damaged, struct verify *verify, struct stora
         const struct manifest_summary *summary = &catalog.entries[i].summary;
         bool is_damaged = false;
         strcpy(name, text_checkpoint(summary->run, summary->step, summary->attempt).text);
+        if (summary->attempt == 0) /* the run could not be read */
+            strcpy(name, summary->run);
         int one = summary->attempt == 0
                       ? report_error(ERR_IO, NULL, "%s", catalog.entries[i].damage)
                       : verify_one(&is_damaged, verify, store, name);
