@@ -248,6 +248,20 @@ static int check_unknown(const struct checkpoint *checkpoint, bool is_forced)
                         checkpoint->damage);
 }
 
+/* Whether a call may remove it; also for a dry run. */
+static int check_one(const struct checkpoint *checkpoint, bool is_forced)
+{
+    const char *run = checkpoint->run->name;
+    unsigned long long step = checkpoint->summary.step;
+    ERR_TRY(check_unknown(checkpoint, is_forced));
+    if (catalog_in_use(checkpoint))
+        return report_error(ERR_BUSY, "try again when it is closed",
+                            "step %llu of run %s is being read", step, run);
+    return catalog_pin(checkpoint) ? report_error(ERR_DENIED, "unpin it first",
+                                                  "step %llu of run %s is pinned", step, run)
+                                   : 0;
+}
+
 static int take_out_one(struct removal *removal, const Holdfast__V1__RemoveRequest *request)
 {
     struct checkpoint *found = catalog_find(removal->run, request->step, request->attempt);
@@ -255,13 +269,11 @@ static int take_out_one(struct removal *removal, const Holdfast__V1__RemoveReque
         return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
                             "run '%s' has no checkpoint of step %llu by that attempt",
                             removal->run->name, (unsigned long long)request->step);
-    ERR_TRY(check_unknown(found, request->force));
+    ERR_TRY(check_one(found, request->force));
     count(removal, found);
     if (request->dry_run)
         return 0;
-    if (!resident_take_out(found))
-        return report_error(ERR_BUSY, "try again when it is closed",
-                            "the checkpoint is being read");
+    CHECK(resident_take_out(found));
     removal->checkpoint = found;
     return 0;
 }
@@ -270,15 +282,8 @@ static int take_out_all(struct removal *removal, const Holdfast__V1__RemoveReque
 {
     struct run *run = removal->run;
     for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
-        ERR_TRY(check_unknown(c, request->force));
+        ERR_TRY(check_one(c, request->force));
         count(removal, c);
-        if (catalog_in_use(c))
-            return report_error(ERR_BUSY, "try again when it is closed",
-                                "step %llu of run %s is being read",
-                                (unsigned long long)c->summary.step, run->name);
-        if (catalog_pin(c))
-            return report_error(ERR_DENIED, "unpin it first", "step %llu of run %s is pinned",
-                                (unsigned long long)c->summary.step, run->name);
     }
     while (!request->dry_run && run->checkpoints) {
         struct checkpoint *checkpoint = run->checkpoints;

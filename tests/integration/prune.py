@@ -60,6 +60,8 @@ def pinned_on_a_server(world):
                 for where in ((), server)]
 
     test("the list shows it, from both sides", pinned() == [[2], [2]], pinned())
+    says("nor does rm plan to remove it", f"rm {pin} --dry-run --force", *server, code=74,
+         err="is pinned")
     for name, step in ((run, 8), (f"{run}@5", 5)):
         kind = "a step" if "@" in name else "a run"
         said = says(f"of {kind} the newest is pinned", f"pin {name} --json", *server)
@@ -89,6 +91,8 @@ def pinned_on_a_server(world):
 def on_a_directory(world):
     store, run = ("--store", world.store), world.run
     says("a pin needs no server", f"pin {run}@2", *store, out="pinned")
+    says("rm plans no removal of its run", f"rm {run} --dry-run --force", *store, code=74,
+         err="is pinned")
     says("nor does a prune", f"prune {run} --keep-last 1 --keep-every 3 --most", *store,
          out="removed", then=lambda: world.steps() == [2, 6, 7, 8])
     pin = says("nor does it to be taken away", f"unpin {run}@2 --json", *store)

@@ -46,11 +46,17 @@ static int remove_served(struct loss *out, const struct cli *cli, const struct s
     return 0;
 }
 
-/* A checkpoint that could not be read may be whole; one in doubt may yet become so. */
-static int refuse_unknown(const struct store_entry *entry)
+/* A checkpoint that could not be read may be whole; one in doubt may yet become so. No force
+ * removes a pinned one. */
+static int refuse_kept(const struct store_entry *entry, bool is_forced)
 {
     const struct manifest_summary *summary = &entry->summary;
     const char *name = text_checkpoint(summary->run, summary->step, summary->attempt).text;
+    if (entry->may_be_pinned)
+        return report_error(ERR_DENIED, "unpin it first",
+                            "%s is pinned, or the pins of its run cannot be read", name);
+    if (is_forced)
+        return 0;
     if (entry->unread != 0)
         return report_error(ERR_DENIED, "mend what its reads fail of, or remove it with --force",
                             "%s could not be read: %s", name, entry->damage);
@@ -66,13 +72,13 @@ static int measure_stored(struct loss *out, struct storage *store,
     int error = 0;
     struct store_list catalog = {0};
     ERR_TRY(store_list_read(&catalog, store, selection->run));
+    error = store_list_find_pins(&catalog, store);
     for (uint32_t i = 0; i < catalog.count && error == 0; i++) {
         const struct store_entry *entry = &catalog.entries[i];
         if (selection->attempt != 0 && (entry->summary.step != (uint64_t)selection->step ||
                                         entry->summary.attempt != selection->attempt))
             continue;
-        if (!is_forced)
-            error = refuse_unknown(entry);
+        error = refuse_kept(entry, is_forced);
         out->checkpoints++;
         out->damaged += entry->damage != NULL;
         out->bytes += entry->summary.bytes;
