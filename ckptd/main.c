@@ -62,7 +62,7 @@ static void notify(const char *state)
     socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
     if (fd < 0 || sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&address,
                          bytes) < 0)
-        log_warn("ckptd", "could not tell %s that it is %s: %s", path, state, strerror(errno));
+        log_warn("ckptd", "could not notify %s of %s: %s", path, state, strerror(errno));
     if (fd >= 0)
         close(fd);
 }
@@ -127,12 +127,12 @@ static int serve(struct service *service, const struct config *config, const sig
     bool is_told = number == SIGTERM || number == SIGINT || number == SIGHUP;
     notify("STOPPING=1");
     if (is_told) {
-        log_info("ckptd", "told to end by user %u, process %d", (unsigned)who.si_uid,
+        log_info("ckptd", "stop signal from user %u, process %d", (unsigned)who.si_uid,
                  (int)who.si_pid);
         service_drain(service);
     }
     if (!join_within(thread, config->limit_drain_ms + OVERTIME_MS)) {
-        log_error("ckptd", "the disk does not answer; leaving without it");
+        log_error("ckptd", "the disk does not respond; ckptd exits without waiting for it");
         _exit(EXIT_RUN_AGAIN);
     }
     if (ended_with != 0)
@@ -174,7 +174,7 @@ int main(int argc, char **argv)
     if (error != 0)
         return fail(error);
     if (storage_forbid_rings() != 0) /* its storage is open */
-        log_warn("ckptd", "further io_uring is not forbidden: %s", report_line());
+        log_warn("ckptd", "could not forbid further io_uring rings: %s", report_line());
     notify("READY=1");
     int code = serve(service, &config, &signals);
     service_close(service);

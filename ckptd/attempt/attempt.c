@@ -196,7 +196,8 @@ static int read_attempt(struct attempt **out, const char *text, size_t bytes, co
     if (!format || strcmp(format, ATTEMPT_FORMAT) != 0)
         error = report_error(ERR_CORRUPT, "open a new attempt", "%s is not an attempt", key);
     else if (json_integer_value(json_object_get(root, "version")) != ATTEMPT_VERSION)
-        error = report_error(ERR_VERSION, "use a newer ckptd", "%s is of another version", key);
+        error =
+            report_error(ERR_VERSION, "use a newer ckptd", "%s has another format version", key);
     else if (world < 1 || world > (json_int_t)COMMIT_RANKS_MAX)
         error = report_error(ERR_CORRUPT, "open a new attempt", "%s lacks the member 'world_size'",
                              key);
@@ -232,7 +233,8 @@ static void parent_kept(struct event *event)
     work->busy = false;
     free(work->text);
     if (work->fault.code != 0)
-        log_warn("session", "run %s: what attempt %llu resumed from could not be written: %s",
+        log_warn("session",
+                 "run %s: could not record the checkpoint that attempt %llu resumed from: %s",
                  run->name, (unsigned long long)work->number, work->fault.message);
 }
 
@@ -325,9 +327,9 @@ static int take_far(const struct run *run, const char *key, const char *text)
     case PUBLICATION_TAKEN:
         return ERR_EXISTS;
     default:
-        return report_error(
-            ERR_UNAVAILABLE, "start again; or, with tier.attempts = \"local\", without it",
-            "the far tier did not take the number of the attempt: %s", report_line());
+        return report_error(ERR_UNAVAILABLE,
+                            "start again, or set tier.attempts = \"local\" to start without it",
+                            "the far tier did not record the attempt's number: %s", report_line());
     }
 }
 

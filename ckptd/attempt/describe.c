@@ -275,8 +275,8 @@ static void planned(struct event *event)
     if (group->num_windows > 0)
         log_info(
             "session",
-            "run %s, attempt %llu: the pool does not hold an image of each of %u ranks at once: "
-            "%u ranks save through a window, slower, and nothing of theirs stays in memory",
+            "run %s, attempt %llu: the pool is too small for an image of each of %u ranks: %u "
+            "ranks save through a window, which is slower, and their images do not stay in memory",
             group->run->name, (unsigned long long)group->attempt, group->world_size,
             group->num_windows);
     log_debug("session", "run %s, attempt %llu: %u ranks described %u tensors in %u layouts",
@@ -330,8 +330,8 @@ static void resumed(struct event *event)
         commit_resume(&run->coordinator->machine, work->number, work->attempt->world_size) == 0 &&
         !run->coordinator->attempt) {
         run->coordinator->attempt = work->attempt;
-        log_info("session", "run %s: going on with attempt %llu after a restart of ckptd",
-                 run->name, (unsigned long long)work->number);
+        log_info("session", "run %s: continuing attempt %llu after a restart of ckptd", run->name,
+                 (unsigned long long)work->number);
     } else {
         attempt_free(work->attempt);
     }
@@ -438,7 +438,7 @@ static int describe_again(struct group *group, uint32_t rank, struct rpc_call *c
         return 0;
     }
     if (mine->call)
-        rpc_call_fail(mine->call, report_error(ERR_ABORTED, NULL, "the rank asked again"));
+        rpc_call_fail(mine->call, report_error(ERR_ABORTED, NULL, "the rank repeated the request"));
     mine->call = call;
     return 0;
 }
@@ -449,7 +449,7 @@ static void join_group(struct group *group, uint32_t rank, struct rpc_call *call
 {
     struct group_rank *mine = &group->ranks[rank];
     if (mine->call)
-        rpc_call_fail(mine->call, report_error(ERR_ABORTED, NULL, "the rank asked again"));
+        rpc_call_fail(mine->call, report_error(ERR_ABORTED, NULL, "the rank repeated the request"));
     free(mine->slices);
     mine->slices = now->slices;
     now->slices = NULL;

@@ -189,8 +189,8 @@ static int read_plan(struct group *group)
     int error = 0;
     if (manifest->summary.world_size != group->world_size ||
         manifest->summary.attempt != group->attempt)
-        error = report_error(ERR_CORRUPT, "are both nodes of the same release?",
-                             "the plan of another attempt came");
+        error = report_error(ERR_CORRUPT, "use the same release on both nodes",
+                             "received the plan of another attempt");
     if (error == 0) {
         group->table = manifest->table;
         manifest->table = NULL;

@@ -88,7 +88,7 @@ int quota_check_save(const struct run *run)
     if (count < limit)
         return 0;
     return report_error(ERR_BUSY, "save less often, or raise limits.identity_saves",
-                        "%s has %lld saves in work, and limits.identity_saves = %lld",
+                        "%s has %lld saves in progress, and limits.identity_saves = %lld",
                         run->coordinator->owner.name, (long long)count, (long long)limit);
 }
 

@@ -107,9 +107,10 @@ static int parse_lease(struct remote_lease_text *out, const char *text, const ch
     copy_text(out->host, sizeof out->host, root, "host");
     copy_text(out->since, sizeof out->since, root, "since");
     json_decref(root);
-    return is_one ? 0
-                  : report_error(ERR_VERSION, "use a newer ckptd, or remove it",
-                                 "%s in the far tier is no lease that this ckptd knows", folder);
+    return is_one
+               ? 0
+               : report_error(ERR_VERSION, "use a newer ckptd, or remove it",
+                              "%s in the far tier is not a lease that this ckptd can read", folder);
 }
 
 static int read_lease(struct remote_lease_text *out, struct service *service, const char *folder,
@@ -233,7 +234,7 @@ int remote_lease_check(const struct run *run, uint64_t attempt)
     if (run->fenced_attempt == 0 || run->fenced_attempt != attempt)
         return 0;
     return report_error(ERR_STALE,
-                        "if this one is to go on, start it again, and " RUN_TAKE_OVER_HINT, "%s",
+                        "to continue this run here, start it again, and " RUN_TAKE_OVER_HINT, "%s",
                         run->fenced);
 }
 

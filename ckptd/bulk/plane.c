@@ -98,7 +98,7 @@ static void get_end(struct bulk_entered *entered)
 
 static int refuse_operation(void)
 {
-    return report_error(ERR_DENIED, NULL, "the ticket is for reading a stored checkpoint");
+    return report_error(ERR_DENIED, NULL, "the ticket only allows reads of a stored checkpoint");
 }
 
 static int put_begin(struct bulk_entered *entered, const struct bulk_request *request, void **to,
@@ -155,8 +155,8 @@ static int find_stored(struct checkpoint **out, struct service *service,
                             "run '%s' has no checkpoint of step %llu", run->name,
                             (unsigned long long)request->step);
     if ((*out)->damaged)
-        return report_error(ERR_CORRUPT, "take another one", "it is in quarantine: %s",
-                            (*out)->damage);
+        return report_error(ERR_CORRUPT, "use another checkpoint",
+                            "the checkpoint is in quarantine: %s", (*out)->damage);
     return 0;
 }
 
@@ -169,7 +169,7 @@ static int choose_storage(struct storage **out, const struct checkpoint *checkpo
             *out = checkpoint->run->service->tiers[own[i]].storage;
             return 0;
         }
-    return report_error(ERR_NOT_FOUND, "ask the tier that has it",
+    return report_error(ERR_NOT_FOUND, "read it from the tier that has it",
                         "this node has no whole copy of step %llu of run '%s'",
                         (unsigned long long)checkpoint->summary.step, checkpoint->run->name);
 }
@@ -207,7 +207,7 @@ void plane_open_bulk(struct service *service, struct rpc_call *call,
     char who[RPC_WHO_MAX];
     int error = grant_ticket(service, request, &right, &summary);
     if (error == 0 && !rpc_call_principal(call, &principal, who))
-        error = report_error(ERR_DENIED, NULL, "the connection has gone");
+        error = report_error(ERR_DENIED, NULL, "the connection was closed");
     if (error == 0)
         memcpy(right.node, principal.name, sizeof right.node);
     if (error == 0)

@@ -150,7 +150,7 @@ static bool has_ended(struct proxy_rank *proxy)
 
 static int fail_over(void)
 {
-    return report_error(ERR_NOT_FOUND, "describe again", "the session has ended");
+    return report_error(ERR_NOT_FOUND, "describe the tensors again", "the session has ended");
 }
 
 /* How many connections of the rank there are. With the mutex of all. */
@@ -281,7 +281,7 @@ static int begin_session(struct bulk_entered *entered, const struct bulk_request
     struct proxy_rank *proxy = entered->proxy;
     int fd = -1;
     if (request->offset + request->bytes > SEGMENT_BYTES_MAX)
-        return report_error(ERR_INVALID, NULL, "no segment has so many bytes");
+        return report_error(ERR_INVALID, NULL, "the range ends beyond the largest segment");
     pthread_mutex_lock(&proxy->mutex);
     int error = fetch_segment(proxy, &fd, request->part, false);
     pthread_mutex_unlock(&proxy->mutex);
@@ -357,7 +357,9 @@ static int map_writable(struct proxy_rank *proxy, unsigned char **out, uint32_t 
         return 0;
     }
     if (is_receiving(proxy, segment))
-        return report_error(ERR_INVALID, NULL, "segment %u is being written as another", segment);
+        return report_error(ERR_INVALID, NULL,
+                            "segment %u was replaced while a block is written to the old one",
+                            segment);
     if (mapping->data)
         munmap(mapping->data, proxy->segment_bytes);
     mapping->data = NULL;
@@ -452,7 +454,7 @@ static int check_put(struct proxy_rank *proxy, const struct bulk_request *reques
     ERR_TRY(turn_to_save(proxy, request->save));
     end_other(proxy, request->save, request->number);
     if (has_number(proxy, request->number))
-        return report_error(ERR_EXISTS, NULL, "block %u is there already", request->number);
+        return report_error(ERR_EXISTS, NULL, "block %u was received already", request->number);
     return grow_have(proxy, request->number);
 }
 
@@ -464,7 +466,7 @@ static int take_row(struct proxy_rank *proxy, const struct bulk_request *request
             *row = (struct active){request->save, request->number, request->part, cut};
             return 0;
         }
-    return report_error(ERR_BUSY, NULL, "too many blocks are on their way into the session");
+    return report_error(ERR_BUSY, NULL, "the session receives too many blocks at once");
 }
 
 /* Begins to receive a block. ERR_ABORTED: of an older save; ERR_EXISTS: received already;

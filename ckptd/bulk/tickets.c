@@ -66,7 +66,7 @@ int tickets_issue(struct tickets *tickets, uint8_t out[BULK_TICKET_BYTES],
     }
     pthread_mutex_unlock(&tickets->mutex);
     return row ? 0
-               : report_error(ERR_BUSY, "use those, or wait until they run out",
+               : report_error(ERR_BUSY, "use the existing ones, or wait until they expire",
                               "there are too many tickets for the bulk plane");
 }
 
@@ -93,6 +93,7 @@ int tickets_check(struct tickets *tickets, struct ticket_right *out, const uint8
     }
     pthread_mutex_unlock(&tickets->mutex);
     return is_good ? 0
-                   : report_error(ERR_DENIED, "ask for one: OpenBulk",
-                                  "the ticket is unknown, has run out, or belongs to another");
+                   : report_error(
+                         ERR_DENIED, "request one with OpenBulk",
+                         "the ticket is unknown, has expired, or was issued to another client");
 }

@@ -240,7 +240,7 @@ static struct checkpoint *merge_entry(struct checkpoint *there, struct checkpoin
     else
         report_error(ERR_EXISTS, "remove one of the two",
                      "run %s, step %llu, attempt %llu is listed (%s) with another nonce: another "
-                     "save took this name",
+                     "save has the same name",
                      there->run->name, (unsigned long long)summary->step,
                      (unsigned long long)summary->attempt, copies_names(there));
     if (is_same && !there->pin.is_made) {
@@ -436,6 +436,6 @@ void catalog_unlease(struct checkpoint *checkpoint)
 
 int catalog_report_adopting(const struct run *run)
 {
-    return report_error(ERR_BUSY, "try again", "a checkpoint of run %s is being taken over",
+    return report_error(ERR_BUSY, "try again", "a checkpoint of run %s is being adopted",
                         run->name);
 }

@@ -118,7 +118,7 @@ struct copy *copies_note(struct checkpoint *checkpoint, enum tier_index tier)
     struct copy *made = add_peer(checkpoint, tier, find_peer(&checkpoint->copies, tier));
     if (made)
         return made;
-    log_warn("nodes", "run %s, step %llu: no memory for what node %s has of it",
+    log_warn("nodes", "run %s, step %llu: no memory to record the copy on node %s",
              checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
              tier_name(checkpoint->run->service, tier));
     nowhere = (struct copy){.tier = tier};

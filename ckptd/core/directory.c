@@ -170,13 +170,13 @@ int directory_check(const struct directory *directory)
     if (!directory->path || !directory->id[0])
         return 0;
     if (!read_id(id, directory->path))
-        return report_error(ERR_IO, "bring it back",
+        return report_error(ERR_IO, "mount it again, or move it back",
                             "the store was moved away or unmounted: %s: %s", directory->path,
                             strerror(errno));
     return strcmp(id, directory->id) == 0
                ? 0
                : report_error(
-                     ERR_IO, "bring it back",
+                     ERR_IO, "mount it again, or move it back",
                      "%s is another directory now: the store was moved away, unmounted, or "
                      "another disk was mounted over it",
                      directory->path);

@@ -135,7 +135,8 @@ void ledger_say_hours(char out[LEDGER_TEXT_BYTES], const struct ledger *ledger,
 {
     double hours = ledger_hours_to_full(ledger, space, now_ms);
     if (!ledger_knows_growth(ledger, now_ms))
-        snprintf(out, LEDGER_TEXT_BYTES, "when it is full is not known: there is no rate yet");
+        snprintf(out, LEDGER_TEXT_BYTES,
+                 "the time until it is full is unknown: no save rate is known");
     else if (hours < 0)
         snprintf(out, LEDGER_TEXT_BYTES, "it does not fill at the rate of the last saves");
     else

@@ -53,17 +53,18 @@ static int find_run(struct run_policy **out, struct policies *policies, const ch
             return 0;
     }
     if (bytes >= sizeof(*out)->run)
-        return report_error(ERR_INVALID, "use the name of a run",
-                            "%s: [run.%.40s...] names no run: it is too long", where, name);
+        return report_error(ERR_INVALID, "use a shorter name",
+                            "%s: [run.%.40s...]: the name of the run is too long", where, name);
     if (policies->num_runs == POLICY_RUNS_MAX)
-        return report_error(ERR_INVALID, "let [retention] keep what most runs need",
+        return report_error(ERR_INVALID, "put the rules that most runs share into [retention]",
                             "%s: more than %u runs have a section", where, POLICY_RUNS_MAX);
     *out = &policies->runs[policies->num_runs];
     memset(*out, 0, sizeof **out);
     memcpy((*out)->run, name, bytes);
     if (!shard_run_is_valid((*out)->run))
         return report_error(ERR_INVALID, "use letters, digits, '_', '-' and '.'",
-                            "%s: [run.\"%.40s\"] can be of no run", where, (*out)->run);
+                            "%s: [run.\"%.40s\"]: this name of a run is invalid", where,
+                            (*out)->run);
     policies->num_runs++;
     return 0;
 }

@@ -65,8 +65,10 @@ void catalog_note_whole(struct storage *storage, const struct manifest_summary *
 {
     struct verified kept;
     if (store_put_verified(&kept, storage, summary, &(struct verified){.percent = 100}) != 0)
-        log_warn("catalog", "run %s, step %llu is whole, which the next start does not know: %s",
-                 summary->run, (unsigned long long)summary->step, report_line());
+        log_warn(
+            "catalog",
+            "run %s, step %llu is whole, but the result could not be stored for the next start: %s",
+            summary->run, (unsigned long long)summary->step, report_line());
 }
 
 bool catalog_is_proof(const struct fault *fault)
@@ -87,7 +89,7 @@ void catalog_write_note(struct storage *storage, const char *prefix, const char 
 {
     int error = store_put_note(storage, STORE_QUARANTINE, prefix, text);
     if (error != 0 && error != ERR_EXISTS)
-        log_warn("catalog", "%s is quarantined until the next start only: %s", prefix,
+        log_warn("catalog", "%s is quarantined only until the next start: %s", prefix,
                  report_line());
 }
 
@@ -103,7 +105,7 @@ static void work_forget(struct job *job)
     struct noting *noting = CONTAINER_OF(job, struct noting, job);
     int error = store_erase(noting->storage, noting->prefix);
     if (error != 0)
-        log_warn("catalog", "%s stays in memory: %s", noting->prefix, report_line());
+        log_warn("catalog", "could not remove %s from memory: %s", noting->prefix, report_line());
 }
 
 static void noted(struct event *event)

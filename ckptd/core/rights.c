@@ -35,13 +35,13 @@ int rights_check(const struct principal *principal, const char *who, enum right 
     bool is_user = principal->kind == PRINCIPAL_USER;
     if ((rights[principal->role] & (1u << right)) == 0 && is_user && right != RIGHT_PEER)
         return report_error(ERR_DENIED,
-                            "come as ckptd's user or root, or be one of access.operators",
-                            "only operators may %s, and %s is none", what[right], who);
+                            "connect as ckptd's user or root, or add the user to access.operators",
+                            "only operators may %s, and %s is not one", what[right], who);
     if ((rights[principal->role] & (1u << right)) == 0)
-        return report_error(ERR_DENIED, "come with a certificate of another role", "%s may not %s",
+        return report_error(ERR_DENIED, "use a certificate whose role allows it", "%s may not %s",
                             who, what[right]);
     if (right != RIGHT_CONNECT && principal->run[0] != '\0' && strcmp(principal->run, run) != 0)
-        return report_error(ERR_DENIED, "name that run", "%s may ask about the run %s alone", who,
+        return report_error(ERR_DENIED, "name that run", "%s may only access run %s", who,
                             principal->run);
     return 0;
 }

@@ -42,7 +42,8 @@ int service_check_online(const struct service *service)
     if (!service->offline[0])
         return 0;
     return report_error(ERR_IO,
-                        service->is_away ? "bring it back" : "replace the disk, then restart ckptd",
+                        service->is_away ? "mount it again, or move it back"
+                                         : "replace the disk, then restart ckptd",
                         "the store is offline: %s", service->offline);
 }
 
@@ -52,7 +53,7 @@ static void go_offline(struct service *service, const char *why, bool is_away)
         return;
     service->is_away = is_away;
     snprintf(service->offline, sizeof service->offline, "%s", why);
-    log_error("storage", "the store is offline, nothing more is saved: %s", why);
+    log_error("storage", "the store is offline, saves are refused: %s", why);
     service_check_health(service);
 }
 

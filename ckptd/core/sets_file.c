@@ -151,6 +151,6 @@ int sets_file_hold(struct storage *storage, const char *key, const char *nonce, 
         error = ERR_NOT_FOUND;
     sets_free(&sets);
     if (error == ERR_NOT_FOUND)
-        return report_error(ERR_STALE, NULL, "%s is not what this node has", of);
+        return report_error(ERR_STALE, NULL, "this node does not have that version of %s", of);
     return error == 0 ? storage_publish(storage, key, nonce, bytes) : error;
 }

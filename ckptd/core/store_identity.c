@@ -34,7 +34,7 @@ static int read_identity(char out[STORE_IDENTITY_BYTES], struct storage *storage
     ERR_TRY(storage_fetch(storage, key, text, sizeof text, &bytes));
     if (bytes != STORE_IDENTITY_BYTES || strspn(text, "0123456789abcdef") != DIGITS ||
         text[DIGITS] != '\n')
-        return report_error(ERR_CORRUPT, NULL, "%s is no identity of a store", key);
+        return report_error(ERR_CORRUPT, NULL, "%s is not the identity of a store", key);
     memcpy(out, text, DIGITS);
     out[DIGITS] = '\0';
     return 0;
@@ -64,8 +64,8 @@ static int refuse_identity(const char *place, const char *found, const char *ide
                            const char *hint)
 {
     return report_error(ERR_MISMATCH, hint,
-                        "the far tier %s is another store than before: %s%s, not of %s", place,
-                        found[0] ? "of identity " : "it has no identity", found, identity);
+                        "the far tier %s is not the store that was used before: %s%s, expected %s",
+                        place, found[0] ? "identity " : "no identity", found, identity);
 }
 
 int store_identity_take(char out[STORE_IDENTITY_BYTES], struct storage *far, struct storage *local,
@@ -82,8 +82,8 @@ int store_identity_take(char out[STORE_IDENTITY_BYTES], struct storage *far, str
     if (error != 0 && error != ERR_NOT_FOUND)
         return error;
     snprintf(hint, sizeof hint,
-             "bring the one of before back; or, if this one is meant, remove %s from the store "
-             "and start ckptd again",
+             "restore the previous far tier; or, to use this one, remove %s from the store and "
+             "start ckptd again",
              note);
     if (remembered == 0)
         return strcmp(found, out) == 0 ? 0 : refuse_identity(place, found, out, hint);
@@ -99,5 +99,6 @@ int store_identity_check(struct storage *far, const char *identity, const char *
         return error;
     return strcmp(found, identity) == 0
                ? 0
-               : refuse_identity(place, found, identity, "bring that back, then restart ckptd");
+               : refuse_identity(place, found, identity,
+                                 "restore the previous far tier, then restart ckptd");
 }

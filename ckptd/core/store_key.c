@@ -95,5 +95,6 @@ int store_key_check(enum store_key_kind kind, const char *key)
 {
     if (kind == STORE_KEY_NONE || (strlen(key) <= STORAGE_KEY_MAX && key_is(kind, key)))
         return 0;
-    return report_error(ERR_DENIED, NULL, "a node may not do that with \"%.200s\"", key);
+    return report_error(ERR_DENIED, NULL, "a node may not use the key \"%.200s\" in this operation",
+                        key);
 }

@@ -98,7 +98,7 @@ enum publication tier_settle(struct storage *storage, const char *key, const cha
     if (error == 0 && memmem(text, bytes, nonce, strlen(nonce)))
         return PUBLICATION_DURABLE;
     if (error == 0) {
-        report_error(ERR_EXISTS, NULL, "%s is there already, and is not this store's", key);
+        report_error(ERR_EXISTS, NULL, "%s exists already, and belongs to another store", key);
         return PUBLICATION_TAKEN;
     }
     return error == ERR_NOT_FOUND ? PUBLICATION_ABSENT : PUBLICATION_UNKNOWN;
@@ -141,8 +141,8 @@ static int find_place(struct storage_where *out, bool *out_is_real, const char *
     *out = (struct storage_where){.ops = storage_find("fault")};
     snprintf(out->place, sizeof out->place, "%s", text + 6);
     return out->ops ? 0
-                    : report_error(ERR_INVALID, "fault stores are for tests alone",
-                                   "this ckptd opens no tier \"%s\"", text);
+                    : report_error(ERR_INVALID, "fault stores are only for tests",
+                                   "this ckptd cannot open the tier \"%s\"", text);
 }
 
 /* Opens the far tier, at the start or later, and again after an outage. */
@@ -250,7 +250,7 @@ static int try_first(struct reach *reach)
         return fault_raise(&fault);
     snprintf(far->offline, sizeof far->offline, "%s", fault.message);
     far->silent_since_ms = clock_ms();
-    log_error("tier", "the far tier %s is not reached, and asked again: %s",
+    log_error("tier", "the far tier %s cannot be reached, ckptd retries: %s",
               reach->service->config->tier_store, fault.message);
     return 0;
 }

@@ -216,7 +216,7 @@ static bool is_granted(struct service *service, struct rpc_call *call,
     size_t used = 0;
     bool is_known = rpc_call_principal(call, &principal, who);
     int error = is_known ? check_runs(service, message, &principal, who, asking->right)
-                         : report_error(ERR_DENIED, NULL, "the connection has gone");
+                         : report_error(ERR_DENIED, NULL, "the connection was closed");
     if (error == 0 && asking->takes_memory && principal.kind != PRINCIPAL_USER && !service->bulk)
         error = report_error(ERR_DENIED,
                              "set tls.bulk, or ask the ckptd of the node that the ranks run on",

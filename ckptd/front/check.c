@@ -121,11 +121,12 @@ static bool check_store(const struct config *config, bool *out_is_served)
            "a manifest; %s\n",
            config->store, (unsigned long long)survey.runs, (unsigned long long)survey.checkpoints,
            (unsigned long long)survey.damaged, (unsigned long long)survey.unfinished,
-           *out_is_served ? "it is in use now" : "nobody uses it");
+           *out_is_served ? "it is in use now" : "it is not in use");
     if ((int64_t)survey.runs <= config->limit_runs &&
         (int64_t)(survey.checkpoints + survey.damaged) <= config->limit_checkpoints)
         return true;
-    report_error(ERR_BUSY, "raise limits.runs or limits.checkpoints", "the store holds too much");
+    report_error(ERR_BUSY, "raise limits.runs or limits.checkpoints",
+                 "the store has more runs or checkpoints than the limits allow");
     return fail();
 }
 
@@ -153,11 +154,11 @@ static bool check_certificates(const struct config *config)
         network_check_certificate(config->tls_directory) != 0)
         return fail();
     double days = (double)(end_s - time(NULL)) / 86400;
-    printf("certificates: %s, good for %.1f days\n", config->tls_directory, days);
+    printf("certificates: %s, valid for %.1f days\n", config->tls_directory, days);
     if (days > 0)
         return true;
     report_error(ERR_DENIED, "make new ones: deploy/certificates",
-                 "the certificate or the authority in %s has ended", config->tls_directory);
+                 "the certificate or the authority in %s has expired", config->tls_directory);
     return fail();
 }
 
@@ -171,7 +172,7 @@ static bool check_tier(const struct config *config)
     else if (is_final)
         return fail();
     else
-        printf("tier: %s is not reached: %s; ckptd starts without it and asks again\n",
+        printf("tier: %s cannot be reached: %s; ckptd starts without it and retries\n",
                config->tier_store, report_line());
     return true;
 }
@@ -227,14 +228,14 @@ static void tell_limits(const struct config *config)
                "ulimit -l unlimited\n",
                (long long)config->pool_bytes);
     if (statvfs("/dev/shm", &space) != 0)
-        printf("/dev/shm: there is none; ckptd needs none, NCCL and MPI of ranks do: mount a tmpfs "
-               "there\n");
+        printf("/dev/shm: missing; ckptd does not need it, but NCCL and MPI of ranks do: mount a "
+               "tmpfs there\n");
     else
-        printf(
-            "/dev/shm: %llu bytes%s\n", (unsigned long long)space.f_blocks * space.f_frsize,
-            (unsigned long long)space.f_blocks * space.f_frsize > SHM_BYTES_OF_DOCKER
-                ? "; ckptd needs none"
-                : "; ckptd needs none, NCCL and MPI of ranks may need more: --shm-size of docker");
+        printf("/dev/shm: %llu bytes%s\n", (unsigned long long)space.f_blocks * space.f_frsize,
+               (unsigned long long)space.f_blocks * space.f_frsize > SHM_BYTES_OF_DOCKER
+                   ? "; ckptd does not need it"
+                   : "; ckptd does not need it, but NCCL and MPI of ranks may need more: "
+                     "--shm-size of docker");
 }
 
 bool check_all(const struct config *config)
@@ -250,10 +251,10 @@ bool check_all(const struct config *config)
     tell_metrics(config);
     tell_limits(config);
     if (is_fine && is_served)
-        printf("ckptd would start once the one has ended that has the store open: a start beside "
-               "it ends with %d\n",
+        printf("ckptd would start after the ckptd that has the store open has ended; a start "
+               "before that exits with %d\n",
                EXIT_RUN_AGAIN);
     else
-        printf("%s\n", is_fine ? "ckptd would start" : "a person must act");
+        printf("%s\n", is_fine ? "ckptd would start" : "the operator must act");
     return is_fine;
 }

@@ -48,8 +48,8 @@ static int find_page(struct run **out_run, struct checkpoint **out, struct servi
     *out_run = service->catalog->runs;
     if (request->page[0]) {
         if (sscanf(request->page, "%100[^/]/step-%llu-a%llu", name, &step, &attempt) != 3)
-            return report_error(ERR_INVALID, "give `next` of the page before",
-                                "\"%.120s\" does not name a page", request->page);
+            return report_error(ERR_INVALID, "pass `next` of the previous page",
+                                "\"%.120s\" is not a page", request->page);
         error = run_find(out_run, service, name, false);
         *out = error == 0 ? catalog_next_older(*out_run, step, attempt) : NULL;
         return error;
@@ -220,7 +220,7 @@ static int report_none(const struct run *run, const Holdfast__V1__ShowRequest *r
 {
     char step[32] = "";
     if (request->step < 0 && !request->attempt && any_damaged)
-        return report_error(ERR_CORRUPT, "name a step to look at it all the same",
+        return report_error(ERR_CORRUPT, "name a step to show it anyway",
                             "every checkpoint of run '%s' is damaged", run->name);
     if (request->step >= 0)
         snprintf(step, sizeof step, " of step %lld", (long long)request->step);

@@ -89,7 +89,8 @@ static bool peer_allowed(struct service *service, struct ucred *out, int fd)
     if (is_own(out->uid) || config_allows_uid(service->config, out->uid))
         return true;
     char who[64];
-    snprintf(who, sizeof who, "it is of user %u, process %d", (unsigned)out->uid, (int)out->pid);
+    snprintf(who, sizeof who, "user %u, process %d may not connect", (unsigned)out->uid,
+             (int)out->pid);
     log_refused(service, who);
     return false;
 }
@@ -208,7 +209,7 @@ static int bind_session(struct session **out, struct connection *connection)
     if (connection->session == *out)
         return 0;
     if (connection->session || (*out)->connection)
-        return report_error(ERR_EXISTS, NULL, "session and connection belong to others already");
+        return report_error(ERR_EXISTS, NULL, "the session or the connection is bound already");
     connection->session = *out;
     (*out)->connection = connection;
     loop_timer_cancel(service->loop, &(*out)->timer);
@@ -234,7 +235,7 @@ static int collect_fds(int *fds, uint32_t *count, struct connection *connection)
     }
     if (request->kind != ARENA_REQUEST_SEGMENTS || request->num_segments == 0 ||
         request->num_segments > ARENA_FDS_MAX)
-        return report_error(ERR_INVALID, NULL, "an impossible arena request came");
+        return report_error(ERR_INVALID, NULL, "received an invalid arena request");
     for (uint32_t i = 0; i < request->num_segments; i++) {
         uint32_t segment = request->segments[i];
         if (segment >= pool_size(service->pool) ||
@@ -414,9 +415,9 @@ static void restore_listener(struct listener *listener, struct service *service)
         listener->fd = -1;
     }
     if (open_listener(listener, service) == 0)
-        log_warn("door", "%s was removed, and is made again", listener->path);
+        log_warn("door", "%s was removed, and ckptd created it again", listener->path);
     else
-        log_error("door", "%s was removed, and cannot be made again: %s", listener->path,
+        log_error("door", "%s was removed, and ckptd could not create it again: %s", listener->path,
                   report_line());
 }
 

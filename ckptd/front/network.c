@@ -90,12 +90,13 @@ int network_check_certificate(const char *directory)
     int error = tls_directory_identify(&self, directory);
     if (error == ERR_NOT_FOUND || (error == 0 && self.role == ROLE_NODE))
         return 0;
-    return error != 0 ? error
-                      : report_error(ERR_DENIED,
-                                     "issue one for holdfast://node/NAME: "
-                                     "deploy/certificates",
-                                     "the certificate in %s is that of %s, and a ckptd is a node",
-                                     directory, self.name);
+    return error != 0
+               ? error
+               : report_error(ERR_DENIED,
+                              "issue one for holdfast://node/NAME: "
+                              "deploy/certificates",
+                              "the certificate in %s is for %s, and ckptd needs one for a node",
+                              directory, self.name);
 }
 
 int network_open(struct service *service)

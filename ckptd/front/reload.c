@@ -66,7 +66,7 @@ static void take_over(struct reloading *reloading, char *changed)
     if (is_new)
         forget_metrics(service);
     log_info("reload", "the configuration was read again: retention and quotas %s",
-             is_new ? "have changed" : "are as before");
+             is_new ? "have changed" : "are unchanged");
     if (changed[0])
         log_warn("reload", "these keys have changed, and need a restart of ckptd: %s", changed);
     retain_reloaded(service);
@@ -88,7 +88,7 @@ static void reloaded(struct event *event)
             rpc_call_reply(reloading->call, &reply.base);
     } else {
         int error = fault_raise(&reloading->fault);
-        log_error("reload", "the configuration stays as it was: %s", report_line());
+        log_error("reload", "the configuration was not reloaded: %s", report_line());
         if (reloading->call)
             rpc_call_fail(reloading->call, error);
     }

@@ -93,8 +93,8 @@ static int find_backend(const struct storage_ops **out, const char **out_where, 
     *out_where = colon + 1;
     if (*out)
         return 0;
-    return report_error(ERR_INVALID, "name a directory; fault stores are for tests alone",
-                        "this ckptd opens no \"%s:\" store", name);
+    return report_error(ERR_INVALID, "name a directory; fault stores are only for tests",
+                        "this ckptd cannot open a \"%s:\" store", name);
 }
 
 static int open_storage(struct service *service)
@@ -329,8 +329,8 @@ static void drain(struct event *event)
         saves += commit_num_saves(&run->coordinator->machine);
     last_ms = last_ms < drain_ms ? last_ms : drain_ms;
     log_info("ckptd",
-             "ending: %u saves in work get %lld ms; ranks that are connected may begin a last one "
-             "for %lld ms",
+             "shutting down: %u saves in progress have %lld ms to end; connected ranks have %lld "
+             "ms to begin a last save",
              saves, (long long)drain_ms, (long long)last_ms);
     service->draining = service->takes_last_saves = true;
     history_hurry(service);

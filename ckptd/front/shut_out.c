@@ -70,7 +70,7 @@ void shut_out_end(struct shut_out *shut_out)
     loop_timer_cancel(shut_out->loop, &shut_out->over);
     for (int i = 0; i < 2 && shut_out->count > 0; i++)
         if (removexattr(shut_out->paths[i], ATTRIBUTE) != 0 && errno != ENODATA && errno != ENOENT)
-            log_warn("door", "the access list of %s stays: %s", shut_out->paths[i],
+            log_warn("door", "could not remove the access list of %s: %s", shut_out->paths[i],
                      strerror(errno));
     shut_out->count = 0;
 }

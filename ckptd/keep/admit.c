@@ -151,12 +151,12 @@ static int visit_file(void *user, const struct storage_entry *entry)
     if (!entry->is_dir && strcmp(entry->name, MARK_NAME) == 0)
         return 0;
     if (entry->is_dir || !origin_is_member(entry->name))
-        return report_error(ERR_INVALID, NULL, "%s/%s does not belong into a checkpoint",
-                            files->prefix, entry->name);
+        return report_error(ERR_INVALID, NULL, "%s/%s is not a file of a checkpoint", files->prefix,
+                            entry->name);
     if (entry->is_foreign)
         return refuse_foreign(files->prefix, entry->name);
     if (entry->links > 1)
-        return report_error(ERR_DENIED, NULL, "%s/%s has another name elsewhere", files->prefix,
+        return report_error(ERR_DENIED, NULL, "%s/%s has further hard links", files->prefix,
                             entry->name);
     if (shard_is_file_name(entry->name)) {
         files->count++;
@@ -171,10 +171,11 @@ static int check_files(const struct admission *admission)
     struct files files = {.prefix = admission->prefix};
     int error = storage_list(admission->service->storage, admission->prefix, visit_file, &files);
     if (error == 0 && (files.count != summary->shards || files.bytes != summary->bytes))
-        error = report_error(
-            ERR_CORRUPT, NULL, "%s has %llu shards of %llu bytes, its manifest %u of %llu",
-            admission->prefix, (unsigned long long)files.count, (unsigned long long)files.bytes,
-            summary->shards, (unsigned long long)summary->bytes);
+        error = report_error(ERR_CORRUPT, NULL,
+                             "%s has %llu shards of %llu bytes, but its manifest lists %u of %llu",
+                             admission->prefix, (unsigned long long)files.count,
+                             (unsigned long long)files.bytes, summary->shards,
+                             (unsigned long long)summary->bytes);
     return error;
 }
 
@@ -273,7 +274,7 @@ static int check_run(const struct admission *admission)
         return catalog_report_adopting(run);
     if (admission->begins_run && (run->checkpoints || is_open || run->newest_attempt != 0))
         return report_error(ERR_EXISTS, "give the new run another name",
-                            "the run %s is there already", run->name);
+                            "the run %s exists already", run->name);
     if (there &&
         (there->copies.local.is_there || !manifest_summary_equal(&there->summary, summary)))
         return report_error(ERR_EXISTS, "name another store, or remove that checkpoint",
@@ -405,7 +406,7 @@ static int list_again(const struct admission *admission)
     catalog_enter(anew, summary);
     log_info("catalog", "run %s, step %llu, attempt %llu is %s", admission->run->name,
              (unsigned long long)summary->step, (unsigned long long)summary->attempt,
-             was_damaged ? "out of quarantine" : "read again");
+             was_damaged ? "released from quarantine" : "listed again");
     return 0;
 }
 

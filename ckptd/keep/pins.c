@@ -83,7 +83,7 @@ static void work_pin_far(struct job *job)
     int error = change_note(pinning, service->tiers[TIER_FAR].storage, &pinning->there[1]);
     if (error != 0)
         fault_take(&pinning->fault,
-                   report_error(error, "try again", "it is %s on this node alone: the tier far: %s",
+                   report_error(error, "try again", "it is %s only on this node; the far tier: %s",
                                 pinning->is_unpin ? "unpinned" : "pinned", report_message()));
 }
 
@@ -168,7 +168,7 @@ static void pinned_here(struct event *event)
     pinning->is_far = is_for_far(pinning);
     if (!pinning->is_far && !is_for_here(pinning))
         fault_take(&pinning->fault, report_error(ERR_NOT_FOUND, "pin it at their ckptd",
-                                                 "%s is on other nodes alone", pinning->prefix));
+                                                 "%s is only on other nodes", pinning->prefix));
     if (!pinning->is_far) {
         send_answer(pinning);
         return;

@@ -242,7 +242,7 @@ static int check_unknown(const struct checkpoint *checkpoint, bool is_forced)
         return 0;
     return report_error(ERR_DENIED,
                         is_in_doubt ? "wait for that node, or remove it with --force"
-                                    : "mend what its reads fail of, or remove it with --force",
+                                    : "fix the cause of its read errors, or remove it with --force",
                         "step %llu of run %s %s: %s", (unsigned long long)checkpoint->summary.step,
                         checkpoint->run->name, is_in_doubt ? "is in doubt" : "could not be read",
                         checkpoint->damage);

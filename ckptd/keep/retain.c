@@ -169,7 +169,7 @@ static void removed(struct event *event)
             log_warn("retain", "run %s, step %llu, attempt %llu %s: %s", pruning->run->name,
                      (unsigned long long)candidate->summary.step,
                      (unsigned long long)candidate->summary.attempt,
-                     candidate->is_gone ? "is gone, but not all of its files" : "stays",
+                     candidate->is_gone ? "was removed, but not all of its files were" : "stays",
                      candidate->fault.message);
         if (!candidate->is_gone) {
             catalog_enter(candidate->checkpoint, &candidate->summary);

@@ -169,7 +169,8 @@ void retain_work_plan(struct job *job)
     /* Readers avoid a checkpoint with a tombstone. No removal of this run is in progress now, so
      * any tombstone is left from a failed one. */
     if (!pruning->is_dry && store_recover_run(storage, run) != 0)
-        log_warn("retain", "run %s: what a removal left stays: %s", run, report_line());
+        log_warn("retain", "run %s: could not finish an interrupted removal: %s", run,
+                 report_line());
     int error = tier_reach(pruning->service, pruning->tier); /* is it the same store? */
     if (error == 0)
         error = read_pins(pruning);

@@ -109,8 +109,9 @@ int retain_open(struct service *service)
     if (has_rules(&service->policies))
         retain_reloaded(service);
     else
-        log_info("retain", "no rule is set (retention.keep_last, ...): checkpoints are never "
-                           "removed but by ckpt-cli prune");
+        log_info(
+            "retain",
+            "no rule is set (retention.keep_last, ...): ckptd removes no checkpoints by itself");
     return 0;
 }
 

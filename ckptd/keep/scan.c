@@ -148,12 +148,14 @@ static int remove_rubbish(struct scan *scan, const struct step *step)
         return error;
     error = store_clear(scan->service->storage, dir);
     if (error == ERR_DENIED)
-        log_info("catalog", "%s has no manifest, and stays: %s", dir, report_line());
+        log_info("catalog", "%s has no manifest, and is kept: %s", dir, report_line());
     else if (error != 0)
         log_warn("catalog", "%s has no manifest, and not all of it could be removed: %s", dir,
                  report_line());
     else if (step->seen.num_others > 0)
-        log_warn("catalog", "%s has no manifest, but files that are not ours to remove", dir);
+        log_warn("catalog",
+                 "%s has no manifest, but files that ckptd does not remove: it did not write them",
+                 dir);
     scan->num_removed += error == 0 ? step->seen.num_ours : 0;
     return 0;
 }
@@ -231,7 +233,7 @@ static int keep_quarantined(struct checkpoint *checkpoint)
         return error == ERR_MEMORY ? error : 0;
     if (error != 0)
         snprintf(text, sizeof text, "the reason cannot be read: %.400s", report_line());
-    catalog_quarantine(checkpoint, text[0] ? text : "no reason was noted", true);
+    catalog_quarantine(checkpoint, text[0] ? text : "no reason was recorded", true);
     return 0;
 }
 
@@ -267,7 +269,8 @@ static int read_run(struct scan *scan)
         return error;
     /* Completes interrupted removals, or undoes them. */
     if (store_recover_run(storage, run->name) != 0)
-        log_warn("catalog", "run %s: what a removal left stays: %s", run->name, report_line());
+        log_warn("catalog", "run %s: could not finish an interrupted removal: %s", run->name,
+                 report_line());
     error = scan_steps(scan);
     /* A checkpoint proves its attempt, even without the attempt's file. */
     for (struct checkpoint *c = run->checkpoints; c; c = c->next)
@@ -286,7 +289,7 @@ static int read_run(struct scan *scan)
 static void refuse_run(struct run *run, int error)
 {
     catalog_forget(run);
-    report_error(error, "mend the directory or its rights, then start ckptd again",
+    report_error(error, "repair the directory or its permissions, then start ckptd again",
                  "the run %s could not be read when ckptd started: %s", run->name, report_line());
     log_error("catalog", "%s", report_line());
     fault_take(&run->unreadable, error);
@@ -314,8 +317,7 @@ int scan_store(struct service *service)
     struct scan scan = {.service = service};
     int error = store_for_runs(service->storage, scan_run, &scan);
     if (error == 0)
-        log_info("catalog",
-                 "%u runs, %u checkpoints; removed %u files of saves that were cut short",
+        log_info("catalog", "%u runs, %u checkpoints; removed %u files of interrupted saves",
                  service->catalog->num_runs, service->catalog->num_checkpoints, scan.num_removed);
     return error;
 }

@@ -97,9 +97,9 @@ static void empty_item(struct sweep *sweep, struct emptied *item, const char *wh
     int error = store_trash_empty(storage_of(sweep), &item->item);
     item->is_gone = true; /* even if it could not be removed: a save cannot count on its space */
     if (error != 0)
-        log_warn("trash", "%s stays: %s", item->item.key, report_line());
+        log_warn("trash", "could not remove %s: %s", item->item.key, report_line());
     else
-        log_info("trash", "%s is gone for good: %s, %llu bytes", item->item.key, why,
+        log_info("trash", "%s was removed for good: %s, %llu bytes", item->item.key, why,
                  (unsigned long long)item->item.bytes);
 }
 
@@ -135,7 +135,7 @@ static void work_sweep(struct job *job)
         if (error == 0)
             error = store_trash_list(storage, run->name, add_item, sweep);
         if (error != 0)
-            log_warn("trash", "the trash of run %s: %s", run->name, report_line());
+            log_warn("trash", "could not read the trash of run %s: %s", run->name, report_line());
     }
     if (sweep->count > 0)
         qsort(sweep->items, sweep->count, sizeof *sweep->items, compare_ages);
@@ -149,7 +149,7 @@ static void work_sweep(struct job *job)
             continue;
         }
         empty_item(sweep, item,
-                   is_over ? "its term in the trash is over" : "a save needs its space");
+                   is_over ? "its time in the trash is over" : "a save needs its space");
         files += item->item.files;
         bytes += item->item.bytes;
     }
@@ -270,7 +270,7 @@ void trash_reloaded(struct service *service)
 int trash_begin(struct service *service)
 {
     if (service->trash->is_busy)
-        return report_error(ERR_BUSY, "try again", "the trash is being looked at");
+        return report_error(ERR_BUSY, "try again", "the trash is being read");
     service->trash->is_busy = true;
     return 0;
 }

@@ -257,7 +257,7 @@ static int find_nothing(const struct undeleting *undeleting)
     if (undeleting->far_fault.code != 0)
         return fault_raise(&undeleting->far_fault);
     return report_error(ERR_NOT_FOUND, "see `ckpt-cli undelete RUN --dry-run`",
-                        "nothing of that is in the trash of run %s", undeleting->run->name);
+                        "no such checkpoint is in the trash of run %s", undeleting->run->name);
 }
 
 static void end_undelete(struct undeleting *undeleting)

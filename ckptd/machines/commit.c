@@ -364,7 +364,7 @@ int commit_check(const struct commit *commit, uint64_t attempt)
         return 0;
     if (attempt == commit->attempt)
         return report_error(ERR_STALE, "this process belongs to an older start of the run: end it",
-                            "attempt %llu is over: another start of the run has come",
+                            "attempt %llu is over: another start of the run replaced it",
                             (unsigned long long)attempt);
     return report_error(ERR_STALE, "this process belongs to an older start of the run: end it",
                         "attempt %llu is not the open one (the newest is %llu)",
@@ -407,7 +407,7 @@ static int may_repeat(const struct commit *commit, uint64_t step)
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
         if (commit->saves[i].state == COMMIT_DISCARDING && commit->saves[i].step == step)
             return report_error(ERR_BUSY, "try again",
-                                "what was written of step %llu before is being removed",
+                                "files of an earlier save of step %llu are being removed",
                                 (unsigned long long)step);
     return 0;
 }
@@ -438,7 +438,7 @@ int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t ran
         error = may_repeat(commit, step); /* commit.I6 */
     if (error == 0 && commit_num_saves(commit) == COMMIT_SAVES_MAX)
         error = report_error(ERR_BUSY, "save less often, or use a faster disk",
-                             "%u saves of the run are still in work", COMMIT_SAVES_MAX);
+                             "%u saves of the run are still in progress", COMMIT_SAVES_MAX);
     return error;
 }
 
@@ -570,7 +570,7 @@ void commit_published(struct commit *commit, struct commit_actions *actions, uin
     if (outcome != OUTCOME_DURABLE) {
         done.kind = COMMIT_KEEP;
         done.error = error;
-        done.reason = "nobody knows whether its manifest is durable; nothing was removed";
+        done.reason = "it is unknown whether its manifest is durable; nothing was removed";
     }
     end_published(commit, actions, save, &done);
 }
@@ -588,7 +588,7 @@ void commit_placed(struct commit *commit, struct commit_actions *actions, uint64
     if (error != 0) {
         done.kind = COMMIT_KEEP;
         done.error = error;
-        done.reason = "a node that holds a shard of it did not say that it has the manifest";
+        done.reason = "a node that holds a shard of it did not confirm that it has the manifest";
     } else if (save->num_placed < save->num_holders) { /* commit.I10 */
         return;
     }

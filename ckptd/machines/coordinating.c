@@ -40,8 +40,9 @@ int coordinating_check(const struct commit *commit, uint64_t attempt, bool has_p
     bool is_back = commit_may_resume(commit, attempt); /* coordinating.C7 */
     int error = is_back ? 0 : commit_check(commit, attempt);
     if (error == 0 && (is_back || !has_plan))
-        error = report_error(ERR_UNAVAILABLE, "it describes its ranks again",
-                             "the coordinator was started again, or not every rank is there");
+        error = report_error(
+            ERR_UNAVAILABLE, "the node describes its ranks again",
+            "the coordinator was started again, or not every rank has described its tensors");
     return error;
 }
 

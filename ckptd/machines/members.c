@@ -60,7 +60,7 @@ static int add(struct members *members, const char *own, const char *item)
     struct address address;
     const char *at = item;
     if (members->count == MEMBERS_PEERS_MAX)
-        return refuse_member(item, "is one more than the 255 peers that a node has");
+        return refuse_member(item, "exceeds the limit of 255 peers");
     if (!take_name(peer->name, &at, '@') || !take_name(peer->domain, &at, '='))
         return refuse_member(item, "names no node and domain");
     if (strlen(at) >= sizeof peer->address || address_parse(&address, at) != 0 ||
@@ -68,7 +68,7 @@ static int add(struct members *members, const char *own, const char *item)
         return refuse_member(item, "has no address");
     size_t length = strlen(peer->name);
     if (members_find(members, peer->name, length) < members->count)
-        return refuse_member(item, "is there twice");
+        return refuse_member(item, "is listed twice");
     if (strcmp(peer->name, own) == 0)
         return refuse_member(item, "is this node itself");
     uint32_t place = find_place(members, peer->name, length);

@@ -48,10 +48,10 @@ static bool has_names(const struct sets *sets, const char *names)
 
 static int report_too_many(void)
 {
-    return report_error(ERR_BUSY, "ckpt-cli server attempt RUN shows them",
-                        "the nodes of a run were changed %u times without a start that most of "
-                        "them held",
-                        QUORUM_SETS_MAX);
+    return report_error(
+        ERR_BUSY, "ckpt-cli server attempt RUN shows them",
+        "the nodes of a run were changed %u times without a start that most of them recorded",
+        QUORUM_SETS_MAX);
 }
 
 static int add(struct sets *sets, const char *names)
@@ -220,11 +220,11 @@ bool sets_is_bound(const struct sets *next)
 int sets_check_next(const struct sets *next, const struct sets *last)
 {
     if (last->count > 0 && next->attempt < last->attempt)
-        return report_error(ERR_STALE, "start again", "attempt %llu is known here",
+        return report_error(ERR_STALE, "start again", "this node knows the newer attempt %llu",
                             (unsigned long long)last->attempt);
     if (last->count > 0 && next->attempt > last->attempt && !has_names(next, last->names[0]))
         return report_error(ERR_STALE, "start again",
-                            "attempt %llu is known here, and counts on other nodes",
+                            "this node knows attempt %llu, whose majority is of other nodes",
                             (unsigned long long)last->attempt);
     return 0;
 }

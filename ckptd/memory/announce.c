@@ -193,7 +193,7 @@ int announce_replicas(struct stage *stage, const uint64_t *words, size_t count)
     uint32_t all = replica_words(stage);
     if (stage->ended || count > all - stage->num_replica_words)
         return report_error(ERR_INVALID, "client and ckptd may be of different versions",
-                            "%zu words of digests of %u replicas were told %s", count,
+                            "%zu words of digests of %u replicas were announced %s", count,
                             stage->options.num_replicas,
                             stage->ended ? "after the end" : "and are too many");
     if (!stage->replicas)
@@ -216,7 +216,8 @@ static int announce_end(struct stage *stage)
         return report_error(ERR_INVALID, NULL, "%llu bytes had not been announced at the end",
                             (unsigned long long)stage->unannounced);
     if (stage->replicas && stage->num_replica_words < replica_words(stage))
-        return report_error(ERR_INVALID, NULL, "digests of replicas had not been told at the end");
+        return report_error(ERR_INVALID, NULL,
+                            "digests of replicas had not been announced at the end");
     stage->ended = true;
     return 0;
 }
@@ -232,7 +233,8 @@ static int take_digest(struct stage *stage, uint64_t offset, uint32_t which, uin
     uint32_t at = layout_tensor_at(image->tensors, image->num_tensors, data_byte);
     if (offset < data_start || at == image->num_tensors ||
         image->tensors[at].data_byte != data_byte)
-        return report_error(ERR_INVALID, NULL, "a digest was announced of no tensor, at byte %llu",
+        return report_error(ERR_INVALID, NULL,
+                            "a digest was announced at byte %llu, where no tensor begins",
                             (unsigned long long)offset);
     if (!stage->told)
         stage->told = calloc(image->num_tensors, sizeof *stage->told);
@@ -257,7 +259,7 @@ int announce_take(struct stage *stage, const struct arena_entry *entry)
     case ARENA_ENTRY_REPLICA:
         return announce_replicas(stage, (const uint64_t[]){entry->offset, entry->bytes}, 2);
     default:
-        return report_error(ERR_INVALID, NULL, "an announcement of unknown kind %u came",
+        return report_error(ERR_INVALID, NULL, "received an announcement of the unknown kind %u",
                             entry->kind);
     }
 }

@@ -343,7 +343,7 @@ int image_new(struct image **out, struct service *service, const struct shard_ge
     uint64_t num_chunks = (geometry->file_bytes + chunk_bytes - 1) / chunk_bytes;
     if (num_chunks > UINT32_MAX)
         return report_error(ERR_SPACE, "raise storage.block_bytes",
-                            "a file of %llu bytes has more blocks than are counted",
+                            "a file of %llu bytes has too many blocks",
                             (unsigned long long)geometry->file_bytes);
     struct image *image = calloc(1, sizeof *image);
     if (!image)

@@ -160,9 +160,10 @@ static void choose_node(const struct segment *segment, uint64_t bytes, uint32_t 
             return;
     }
     if (!atomic_flag_test_and_set(&is_said))
-        log_warn("memory",
-                 "images are not placed on the NUMA node %u of the device that is copied from: %s",
-                 wanted - 1, strerror(errno));
+        log_warn(
+            "memory",
+            "could not place images on NUMA node %u of the device whose tensors are copied: %s",
+            wanted - 1, strerror(errno));
 }
 
 /* 1 + the node of its first page; 0: the kernel does not say. */
@@ -318,7 +319,7 @@ int pool_take(struct pool *pool, uint32_t *out_segments, uint32_t count, struct 
 {
     if (count > pool->num_free)
         return report_error(ERR_BUSY, "enlarge memory.pool_bytes, or load and save less at once",
-                            "%u segments were wanted, %u of %u are free", count, pool->num_free,
+                            "%u segments were requested, %u of %u are free", count, pool->num_free,
                             pool->count);
     /* First round: segments that need no cleaning. */
     for (uint32_t taken = 0, checked = 0; taken < count;
@@ -399,7 +400,9 @@ static int renew_segment(struct pool *pool, struct segment *segment)
         storage_replace_buffer(pool->storage, index, NULL);
     if (fallocate(segment->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                   (off_t)pool->segment_bytes) != 0)
-        log_warn("memory", "a segment's memory stays with those who had it: %s", strerror(errno));
+        log_warn("memory",
+                 "could not free a segment's memory, which its previous users still map: %s",
+                 strerror(errno));
     int error = make_file(&fresh, pool->segment_bytes, index);
     if (error == 0)
         error = take_memory(&fresh, pool->segment_bytes, index, pool->huge, segment->wanted);

@@ -25,8 +25,8 @@ static int differs(const struct readback *readback, const char *what, uint64_t n
     return report_error(
         ERR_CORRUPT,
         "a rank must not write to its image before the save has ended; else test the disk",
-        "%s %llu of shard-%05u-of-%05u is on the disk as other bytes than were hashed: its rank "
-        "wrote to it after announcing it, or the disk changed it",
+        "%s %llu of shard-%05u-of-%05u on the disk differs from the bytes that were hashed: its "
+        "rank wrote to it after announcing it, or the disk changed it",
         what, (unsigned long long)number, readback->image->shard + 1, readback->identity->shards);
 }
 

@@ -76,9 +76,10 @@ static const char *waits_for(const struct image *image)
     if (image->state == IMAGE_READING)
         return "waits for the read of a load";
     if (image->readers > 0)
-        return image->state == IMAGE_RESIDENT ? "waits for a load to end" : "is made ready";
+        return image->state == IMAGE_RESIDENT ? "waits for a load to end" : "is being prepared";
     if (!stage)
-        return image->in_hand ? "waits for its rank to let go" : "waits for what is under way";
+        return image->in_hand ? "waits for its rank to release it"
+                              : "waits for its requests in progress";
     if (!stage->ended)
         return "waits for its rank to copy";
     if (stage->unwritten > 0)

@@ -359,11 +359,10 @@ static void leave_saves(struct session *session, struct image *left[SLOTS_PER_RA
         images[i] = session->slots[i];
         left[i] = images[i] && images[i]->in_hand ? images[i] : NULL;
         if (left[i])
-            log_info(
-                "session",
-                "run %s, attempt %llu: rank %u is in the middle of a save; its image is lent to "
-                "nobody until it hangs up",
-                session->run->name, (unsigned long long)session->attempt, session->rank);
+            log_info("session",
+                     "run %s, attempt %llu: rank %u left during a save; its image is not reused "
+                     "until the rank disconnects",
+                     session->run->name, (unsigned long long)session->attempt, session->rank);
         if (images[i])
             images[i]->slot = NULL;
         session->slots[i] = NULL;

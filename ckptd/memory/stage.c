@@ -272,9 +272,9 @@ static void synced(struct event *event)
         return;
     }
     if (stage->image->is_window)
-        report_error(stage->sync.error,
-                     "the next save writes a new file; if it fails too, replace the disk",
-                     "the sync of shard %u failed, and its bytes have left memory", stage->rank);
+        report_error(
+            stage->sync.error, "the next save writes a new file; if it fails too, replace the disk",
+            "the sync of shard %u failed, and its bytes are no longer in memory", stage->rank);
     else
         report_error(stage->sync.error, "replace the disk, then restart ckptd",
                      "two syncs of shard %u failed", stage->rank);
@@ -302,9 +302,8 @@ static int compare_told(const struct stage *stage)
             memcmp(&told->digest, &image->digests[i], sizeof told->digest) == 0)
             continue;
         return report_error(
-            ERR_CORRUPT, "when it happens again test the GPU, its link and the memory of its host",
-            "tensor %s of shard %u has another digest in ckptd's memory than where it was copied "
-            "from",
+            ERR_CORRUPT, "if it happens again, test the GPU, its link and the memory of its host",
+            "tensor %s of shard %u has another digest in ckptd's memory than at its source",
             image->metas[image->tensors[i].tensor].name, stage->rank);
     }
     return 0;

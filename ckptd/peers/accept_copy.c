@@ -108,7 +108,8 @@ void accept_copy_announce(struct accept_copy *arrival)
 {
     struct service *service = arrival->service;
     const struct manifest_summary *summary = &arrival->summary;
-    log_info("nodes", "run %s, step %llu, attempt %llu: a copy from %s, %llu bytes in %u shards%s",
+    log_info("nodes",
+             "run %s, step %llu, attempt %llu: received a copy from %s, %llu bytes in %u shards%s",
              summary->run, (unsigned long long)summary->step, (unsigned long long)summary->attempt,
              arrival->from, (unsigned long long)summary->bytes, summary->shards,
              arrival->is_in_memory ? ", in memory" : "");

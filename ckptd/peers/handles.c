@@ -89,13 +89,13 @@ int handles_new(struct handles *handles, struct handle **out, const struct princ
     if (has_room)
         return 0;
     free(handle);
-    return report_error(ERR_BUSY, "try again", "too many objects are open here from afar: %u",
+    return report_error(ERR_BUSY, "try again", "other nodes have too many objects open here: %u",
                         who->role == ROLE_NODE ? HANDLES_MAX : HANDLES_EACH);
 }
 
 static int report_unknown(void)
 {
-    return report_error(ERR_UNAVAILABLE, "open it again", "there is no such handle here");
+    return report_error(ERR_UNAVAILABLE, "open it again", "the handle is unknown");
 }
 
 int handles_use(struct handles *handles, struct handle **out, const char *who, uint64_t token)
@@ -184,7 +184,8 @@ int handle_check_range(const struct handle *handle, uint64_t offset, uint64_t by
     if (handle->object && bytes > 0 && bytes <= HANDLE_BLOCK_MAX && bytes % STORAGE_ALIGN == 0 &&
         offset % STORAGE_ALIGN == 0 && offset <= handle->bytes && bytes <= handle->bytes - offset)
         return 0;
-    return report_error(ERR_INVALID, NULL, "%llu bytes at %llu are not blocks of the object",
+    return report_error(ERR_INVALID, NULL,
+                        "%llu bytes at %llu are not aligned blocks of the object",
                         (unsigned long long)bytes, (unsigned long long)offset);
 }
 

@@ -78,8 +78,8 @@ static size_t replica_words(struct reporting *reporting, const struct stage *sta
     size_t words = stage->replicas ? stage->num_replica_words : 0;
     if (words > REPLICA_WORDS_MAX - reporting->num_replica_words) {
         log_warn("commit",
-                 "run %s, step %llu: replicas of rank %u are not compared: a report of "
-                 "this node holds digests of %zu",
+                 "run %s, step %llu: replicas of rank %u are not compared: a node's report holds "
+                 "at most %zu digests",
                  save->run->name, (unsigned long long)save->step, stage->rank,
                  REPLICA_WORDS_MAX / REPLICA_WORDS);
         return 0;
@@ -187,7 +187,7 @@ static int write_manifest(struct storage *storage, const struct manifest_summary
     case PUBLICATION_DURABLE:
         return 0;
     case PUBLICATION_TAKEN:
-        return report_error(ERR_EXISTS, NULL, "%s is another's", key);
+        return report_error(ERR_EXISTS, NULL, "%s belongs to another save", key);
     default:
         return report_error(ERR_IO, NULL, "%s was not written: %s", key, report_message());
     }
@@ -203,7 +203,7 @@ int part_place(struct manifest_summary *out, struct storage *storage, const void
     ERR_TRY(manifest_read(&manifest, text, bytes));
     manifest_free(manifest);
     if (strcmp(out->nonce, nonce) != 0)
-        return report_error(ERR_CORRUPT, NULL, "the manifest of another save came");
+        return report_error(ERR_CORRUPT, NULL, "received the manifest of another save");
     ERR_TRY(shard_dir_key(dir, sizeof dir, out->run, out->step, out->attempt));
     ERR_TRY(store_put_places(storage, out, places));
     ERR_TRY(write_manifest(storage, out, text, bytes));
@@ -268,7 +268,7 @@ static int take_manifest(struct save *save, const Holdfast__V1__ReportPartReply 
                  (unsigned long long)save->step, reply->manifest_at);
         if (save->manifest_tier != NUM_TIERS)
             return 0;
-        return report_error(ERR_NOT_FOUND, "name it in nodes.peers", "no peer is called %s",
+        return report_error(ERR_NOT_FOUND, "add it to nodes.peers", "no peer is named %s",
                             reply->manifest_at);
     }
     save->manifest_text = malloc(reply->manifest.len + 1);
@@ -449,13 +449,14 @@ void part_leave(struct save *save)
     if (action == PARTICIPATING_NOTHING)
         return;
     if (action == PARTICIPATING_DISCARD) {
-        end_over(save, "another attempt came, and its coordinator does not answer");
+        end_over(save, "another attempt was opened, and its coordinator does not answer");
         return;
     }
-    log_warn("commit",
-             "run %s, step %llu, attempt %llu: what is here of it stays until node %s can be asked",
-             save->run->name, (unsigned long long)save->step, (unsigned long long)save->attempt,
-             save->run->coordinator->attempt->coordinator);
+    log_warn(
+        "commit",
+        "run %s, step %llu, attempt %llu: its files on this node are kept until node %s answers",
+        save->run->name, (unsigned long long)save->step, (unsigned long long)save->attempt,
+        save->run->coordinator->attempt->coordinator);
     save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED,
                         "its coordinator does not answer");
     save_free(save);

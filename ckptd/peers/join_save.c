@@ -140,7 +140,7 @@ static int take_nodes(struct places *out, const struct service *service,
             at++;
         if (at == PLACES_NODES_MAX || strlen(reply->nodes[i]) >= PLACES_NODE_BYTES) {
             places_free(out);
-            return report_error(ERR_CORRUPT, NULL, "the coordinator names impossible nodes");
+            return report_error(ERR_CORRUPT, NULL, "the coordinator's node names are invalid");
         }
         if (at == out->num_nodes)
             strcpy(out->nodes[out->num_nodes++], reply->nodes[i]);
@@ -196,7 +196,7 @@ static bool awaits_plan(const struct group *group)
 static void fail_join(struct run *run, const struct fault *fault)
 {
     struct group *group = run->coordinator->group;
-    log_warn("session", "run %s: the coordinator of attempt %llu takes no ranks: %s", run->name,
+    log_warn("session", "run %s: the coordinator of attempt %llu accepts no ranks: %s", run->name,
              (unsigned long long)run->coordinator->machine.attempt, fault->message);
     if (group && awaits_plan(group)) {
         fault_raise(fault);
@@ -348,8 +348,7 @@ static void answered(struct peer_call *peer_call)
     if (reply && shard_nonce_is_valid(reply->nonce))
         snprintf(asking->nonce, sizeof asking->nonce, "%s", reply->nonce);
     else if (reply)
-        fault_take(&asking->fault,
-                   report_error(ERR_CORRUPT, NULL, "a save has an impossible nonce"));
+        fault_take(&asking->fault, report_error(ERR_CORRUPT, NULL, "a save has an invalid nonce"));
     else if (peer_call->fault.code == ERR_UNAVAILABLE &&
              run_find(&run, peer_call->service, part->run, false) == 0)
         repeat_join(run);
@@ -548,7 +547,7 @@ static int follow_attempt(struct arrival *arrival, struct run *run)
 
 static int refuse_stranger(const struct attempt *attempt)
 {
-    return report_error(ERR_INVALID, "name it in nodes.peers",
+    return report_error(ERR_INVALID, "add it to nodes.peers",
                         "attempt %llu is coordinated by node %s, which is no peer of this one",
                         (unsigned long long)attempt->number, attempt->coordinator);
 }

@@ -136,8 +136,8 @@ static int find_node(uint32_t *out, struct service *service, struct rpc_call *ca
     const char *name = is_known ? strrchr(principal.name, '/') : NULL;
     unsigned tier = name ? catalog_tier_of(service, name + 1) : NUM_TIERS;
     if (tier == NUM_TIERS || tier == TIER_LOCAL || !service->lead_save)
-        return report_error(ERR_INVALID, "name it in nodes.peers", "%s is no peer of this node",
-                            is_known ? principal.name : "who asks");
+        return report_error(ERR_INVALID, "add it to nodes.peers", "%s is not a peer of this node",
+                            is_known ? principal.name : "the client");
     *out = tier - TIER_PEER + 1;
     note_boot(service->lead_save, *out, boot_id);
     return 0;
@@ -273,9 +273,9 @@ static int take_replicas(struct remote_part *remote, const struct group_rank *ra
     if (part->n_replicas == 0)
         return 0;
     if (part->n_replicas != bytes / sizeof *part->replicas)
-        return report_error(ERR_CORRUPT, "are both nodes of the same release?",
-                            "%zu words of digests of %u replicas of rank %u came", part->n_replicas,
-                            rank->num_replicas, part->rank);
+        return report_error(ERR_CORRUPT, "use the same release on both nodes",
+                            "received %zu words of digests of %u replicas of rank %u",
+                            part->n_replicas, rank->num_replicas, part->rank);
     remote->replicas = malloc(bytes);
     if (!remote->replicas)
         return report_error(ERR_MEMORY, NULL, "no memory for the digests of rank %u", part->rank);
@@ -292,8 +292,8 @@ static int take_shard(struct save *save, const Holdfast__V1__Part *part)
         return 0;
     if (part->n_digests != 2 * (size_t)rank->num_tensors ||
         part->bytes != rank->geometry.file_bytes || part->data_start != rank->geometry.data_start)
-        return report_error(ERR_CORRUPT, "are both nodes of the same release?",
-                            "the shard of rank %u is not as it was planned", part->rank);
+        return report_error(ERR_CORRUPT, "use the same release on both nodes",
+                            "the shard of rank %u does not match the plan", part->rank);
     remote->digests = calloc(rank->num_tensors + 1, sizeof *remote->digests);
     if (!remote->digests)
         return report_error(ERR_MEMORY, NULL, "no memory for the digests of rank %u", part->rank);

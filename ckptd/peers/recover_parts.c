@@ -127,12 +127,12 @@ static void settle_part(struct asking *asking)
     if (!part || !catalog_has_flaw(part, FLAW_IN_DOUBT) || !resident_take_out(part))
         return;
     catalog_drop(part);
-    log_info("catalog", "run %s, step %llu, attempt %llu: what was left of it here %s",
+    log_info("catalog", "run %s, step %llu, attempt %llu: its part on this node %s",
              asking->run_name, (unsigned long long)asking->step,
              (unsigned long long)asking->attempt,
              asking->action == PARTICIPATING_KEEP
-                 ? "belongs to a checkpoint, as its coordinator says"
-                 : "was given up, as its coordinator says, and is removed");
+                 ? "belongs to a checkpoint, according to its coordinator"
+                 : "was given up, according to its coordinator, and is removed");
     if (asking->action == PARTICIPATING_KEEP)
         add_to_catalog(asking);
 }

@@ -107,7 +107,8 @@ static void evict_one(struct service *service, struct evicting *evicting, const 
         return;
     error = store_erase(service->tiers[TIER_MEMORY].storage, prefix);
     if (error != 0)
-        log_warn("nodes", "%s stays in memory until a newer one comes: %s", prefix, report_line());
+        log_warn("nodes", "could not remove %s from memory; the next copy retries: %s", prefix,
+                 report_line());
 }
 
 /* The directory is another node's unfinished work, or empty. A mark of this ckptd names its own
@@ -138,9 +139,9 @@ void replica_remove_left(struct service *service, const char *lease)
         return;
     error = store_clear(storage, prefix);
     if (error == 0)
-        log_info("nodes", "%s, which another node has not finished, was removed", prefix);
+        log_info("nodes", "removed %s, which another node did not finish", prefix);
     else
-        log_warn("nodes", "%s stays until the next start: %s", prefix, report_line());
+        log_warn("nodes", "could not remove %s before the next start: %s", prefix, report_line());
 }
 
 #define EVICTED_AT_ONCE 64u

@@ -117,8 +117,8 @@ static int open_elsewhere(struct errand *errand, struct storage *storage)
         return report_restore(&kept, ERR_NOT_FOUND);
     unsigned tier = catalog_tier_of(service, node);
     if (tier == NUM_TIERS)
-        return report_error(ERR_NOT_FOUND, "name it in nodes.peers",
-                            "%s lies on node %s, which is no peer", key, node);
+        return report_error(ERR_NOT_FOUND, "add it to nodes.peers",
+                            "%s lies on node %s, which is not a peer", key, node);
     handle->elsewhere = service->tiers[tier].storage;
     int error = storage_object_open(handle->elsewhere, &handle->object, key, &handle->bytes);
     if (error == 0)
@@ -480,8 +480,8 @@ static int check_reader(const struct errand *errand, const struct operation *ope
     if (principal->run[0] == '\0' || operation->key == STORE_KEY_NONE ||
         (strlen(principal->run) == run && strncmp(key, principal->run, run) == 0))
         return 0;
-    return report_error(ERR_DENIED, "name that run", "%s may ask about the run %s alone",
-                        principal->name, principal->run);
+    return report_error(ERR_DENIED, "name that run", "%s may only access run %s", principal->name,
+                        principal->run);
 }
 
 /* serve.P7. */
@@ -502,8 +502,8 @@ static int start_errand(struct errand *errand)
 {
     const Holdfast__V1__PeerRequest *request = errand->request;
     if (!is_known(request))
-        return report_error(ERR_INVALID, "are both nodes of the same release?",
-                            "a node asked for the unknown operation %u", (unsigned)request->op);
+        return report_error(ERR_INVALID, "use the same release on both nodes",
+                            "a node requested the unknown operation %u", (unsigned)request->op);
     const struct operation *operation = &operations[request->op];
     ERR_TRY(service_check_open(errand->service));
     ERR_TRY(check_reader(errand, operation));
@@ -542,7 +542,7 @@ void serve_peer(struct service *service, struct rpc_call *call,
     *errand = (struct errand){.service = service, .call = call, .request = request};
     int error = rpc_call_principal(call, &errand->principal, who)
                     ? start_errand(errand)
-                    : report_error(ERR_DENIED, NULL, "the connection has gone");
+                    : report_error(ERR_DENIED, NULL, "the connection was closed");
     if (error != 0) {
         rpc_call_fail(call, error);
         free(errand);

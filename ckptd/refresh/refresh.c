@@ -147,11 +147,10 @@ static void note_silence(struct service *service, enum tier_index at, bool answe
                     now - tier->silent_since_ms >= service->config->nodes_lost_ms;
     service->num_lost += (uint32_t)tier->is_lost - (uint32_t)was_lost;
     if (tier->is_lost && !was_lost)
-        log_error(
-            "nodes",
-            "node %s has not answered for %lld s: its copies count no more, and are made anew "
-            "on other nodes",
-            tier_name(service, at), (long long)(now - tier->silent_since_ms) / 1000);
+        log_error("nodes",
+                  "node %s has not answered for %lld s: its copies no longer count, and are "
+                  "recreated on other nodes",
+                  tier_name(service, at), (long long)(now - tier->silent_since_ms) / 1000);
 }
 
 static void note_answer(const struct scan *scan)
@@ -182,7 +181,7 @@ static void scan_ended(struct event *event)
     if (!is_old && scan->tier != TIER_LOCAL)
         note_answer(scan);
     else if (fault.code != 0)
-        log_debug("catalog", "a look at the store came to nothing: %s", fault.message);
+        log_debug("catalog", "could not read the store: %s", fault.message);
     if (!is_old && fault.code == 0) {
         scan_apply(scan);
         refresh->scanned_ms = clock_ms();

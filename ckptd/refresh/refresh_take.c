@@ -45,7 +45,7 @@ static int check_newcomer(const struct run *run, const struct scan_step *step)
     const struct service *service = run->service;
     if (run->pruning || run->adopting != 0 ||
         service->hooks->is_being_removed(service, run->name, step->step, step->attempt))
-        return report_error(ERR_BUSY, "look again", "the run %s is being changed", run->name);
+        return report_error(ERR_BUSY, "try again", "the run %s is being changed", run->name);
     if (step->attempt >= run->newest_attempt && !service->catalog->events->is_idle(run))
         return report_error(ERR_DENIED, "it is listed when the run is not trained any more",
                             "run %s is being trained here, in attempt %" PRIu64
@@ -113,7 +113,7 @@ static void log_unlisted(const struct run *run, const struct scan_step *step, co
                          int error)
 {
     if (error == ERR_EXISTS)
-        log_error("tier", "what the tier %s has is not listed: %s", name, report_line());
+        log_error("tier", "the checkpoints in the tier %s are not listed: %s", name, report_line());
     else
         log_warn("tier", "run %s, step %" PRIu64 " is not listed: %s", run->name, step->step,
                  report_line());
@@ -133,7 +133,7 @@ static void note_gone(struct run *run, const struct scan_step *step, enum tier_i
                   " has vanished: its directory is gone",
                   run->name, step->step, step->attempt);
     } else if (was_volatile) { /* a newer one has come, or that ckptd was restarted */
-        log_debug("tier", "run %s, step %" PRIu64 " is in the memory of %s no more", run->name,
+        log_debug("tier", "run %s, step %" PRIu64 " is no longer in the memory of %s", run->name,
                   step->step, name);
     } else {
         log_warn("tier",

@@ -45,7 +45,7 @@ void held_take(struct storage_hold **out, struct storage *storage,
     if (error == 0)
         error = store_lease(storage, out, prefix, text);
     if (error != 0)
-        log_debug("restore", "no file says that %s is read: %s", prefix, report_line());
+        log_debug("restore", "no lease protects the reads of %s: %s", prefix, report_line());
     report_restore(&kept, 0);
 }
 
@@ -199,8 +199,8 @@ int held_open(struct service *service)
     if (count > 0) {
         loop_timer(service->loop, &held->timer, service->config->limit_reopen_ms);
         log_info("restore",
-                 "%u checkpoints were being loaded when the ckptd before ended; they "
-                 "stay for %lld ms, until their readers come back",
+                 "%u checkpoints were being loaded when the previous ckptd ended; they are kept "
+                 "for %lld ms, until their readers reconnect",
                  count, (long long)service->config->limit_reopen_ms);
     }
     return 0;

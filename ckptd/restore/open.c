@@ -367,7 +367,7 @@ static int hold_to_first_manifest(const struct opening *opening)
         *hash = opening->manifest->text_hash;
     return *hash == opening->manifest->text_hash
                ? 0
-               : report_error(ERR_CORRUPT, NULL, "its manifest was exchanged since ckptd read it");
+               : report_error(ERR_CORRUPT, NULL, "its manifest was replaced after ckptd read it");
 }
 
 static void opened(struct event *event)

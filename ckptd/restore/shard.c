@@ -165,7 +165,7 @@ static void starved_to_death(struct timer *timer)
         at = &(*at)->next;
     *at = wait->next;
     fail_wait(wait, report_error(ERR_BUSY, "enlarge memory.pool_bytes, or load with fewer ranks",
-                                 "no memory became free for shard %u in limits.load_wait_ms",
+                                 "no memory became free for shard %u within limits.load_wait_ms",
                                  wait->shard));
 }
 
@@ -247,7 +247,7 @@ static void answer_call(struct shard_wait *wait, struct load *load)
         return;
     }
     if (due == READ_ANSWER_BEYOND) {
-        fail_wait(wait, report_error(ERR_INVALID, NULL, "byte %llu of shard %u lies behind its end",
+        fail_wait(wait, report_error(ERR_INVALID, NULL, "byte %llu of shard %u lies beyond its end",
                                      (unsigned long long)wait->read.from_byte, wait->shard));
         return;
     }

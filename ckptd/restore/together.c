@@ -208,7 +208,7 @@ int together_loaded(const struct together_member *member)
     struct together *together = find_of(member);
     const struct checkpoint *checkpoint = checkpoint_of(member->run, member->loads);
     if (!together)
-        return report_error(ERR_NOT_FOUND, "load again", "the ranks' load together is over");
+        return report_error(ERR_NOT_FOUND, "load again", "the joint load of the ranks is over");
     switch (together_has(together, member->rank, member->loads, fate_of(checkpoint), clock_ms())) {
     case TOGETHER_AGREED:
         return 0;
@@ -223,7 +223,7 @@ int together_loaded(const struct together_member *member)
     return report_error(ERR_CORRUPT, "load the newest again",
                         "step %llu of run %s is not loaded by every rank: %s",
                         (unsigned long long)member->loads.step, member->run->name,
-                        is_damaged ? checkpoint->damage : "others load another one");
+                        is_damaged ? checkpoint->damage : "other ranks load another step");
 }
 
 void together_end(const struct together_member *member)

@@ -44,7 +44,7 @@ static int force_attempt(struct run *run, const struct forcing *forcing)
     run->coordinator->is_forced = true;
     history_note(run,
                  &(struct history_event){.name = "force", .call = forcing->call, .detail = detail});
-    log_warn("session", "run %s: its next start needs no majority, as an operator says: %s",
+    log_warn("session", "run %s: an operator allowed its next start without a majority: %s",
              run->name, detail);
     return 0;
 }

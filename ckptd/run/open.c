@@ -54,8 +54,9 @@ static void work_take(struct job *job)
     if (error != 0)
         fault_take(&work->fault, error);
     else if (store_prepare_run(run->service->storage, run->name) != 0)
-        log_warn("session", "run %s: a prune may need room that a full disk lacks: %s", run->name,
-                 report_line());
+        log_warn("session",
+                 "run %s: could not reserve the space that a prune needs on a full disk: %s",
+                 run->name, report_line());
 }
 
 static void end_take(struct run *run, struct attempt_work *work)
@@ -93,8 +94,8 @@ static void asked_quorum(struct majority_waiter *waiter)
     struct run *run = CONTAINER_OF(work, struct coordinator, take)->run;
     bool goes_alone = waiter->fault.code == ERR_UNAVAILABLE && work->is_alone;
     if (goes_alone)
-        log_warn("session", "run %s: an attempt is opened without most of the nodes: %s", run->name,
-                 waiter->fault.message);
+        log_warn("session", "run %s: an attempt is opened without a majority of the nodes: %s",
+                 run->name, waiter->fault.message);
     if (waiter->fault.code == 0 || goes_alone) {
         start_take(run->service, work);
         return;
@@ -166,7 +167,7 @@ static void tell_full(Holdfast__V1__OpenAttemptReply *reply, const struct run *r
         reply->full_hours = ledger_hours_to_full(ledger, &space, now);
         bool is_short = reply->full_hours >= 0 && reply->full_hours < LEDGER_WARN_HOURS;
         log_print(is_short ? LOG_WARN : LOG_INFO, "disk",
-                  "run %s begins attempt %llu with %llu bytes of the disk left: %s", run->name,
+                  "run %s begins attempt %llu: %llu bytes of the disk are left; %s", run->name,
                   (unsigned long long)reply->attempt,
                   (unsigned long long)ledger_room(ledger, &space), text);
     }
@@ -347,9 +348,8 @@ static void open_run(struct run *run, const struct newcomer *newcomer)
     struct rpc_call *call = newcomer->call;
     struct commit_actions actions = {0};
     if (run->coordinator->opening.call)
-        rpc_call_fail(
-            run->coordinator->opening.call,
-            report_error(ERR_STALE, NULL, "another start of the run came after this one"));
+        rpc_call_fail(run->coordinator->opening.call,
+                      report_error(ERR_STALE, NULL, "a later start of the run replaced this one"));
     note_holder(run, call, request);
     quota_note_owner(run, call);
     run->coordinator->is_alone = newcomer->is_alone;
@@ -590,10 +590,11 @@ static void far_refreshed(struct refresh_waiter *waiter)
         park_start(newcomer, refresh_far_again, service->config->tier_retry_ms);
         return;
     }
-    rpc_call_fail(
-        newcomer->call,
-        report_error(ERR_UNAVAILABLE, "start again; or, with tier.attempts = \"local\", without it",
-                     "the far tier does not answer, and a start needs it: %s", fault->message));
+    rpc_call_fail(newcomer->call,
+                  report_error(ERR_UNAVAILABLE,
+                               "start again, or set tier.attempts = \"local\" to start without it",
+                               "the far tier does not answer, and a start needs it: %s",
+                               fault->message));
     free(newcomer);
 }
 

@@ -217,7 +217,7 @@ static int begin_part(struct session *session, struct beginning *beginning, uint
         return ask_coordinator(session, beginning, session->slots[slot]);
     if (save && (save->discarding || strcmp(save->nonce, beginning->asking.nonce) != 0))
         return report_error(ERR_BUSY, "try again",
-                            "what was written of step %llu before is being removed",
+                            "files of an earlier save of step %llu are being removed",
                             (unsigned long long)save->step);
     if (save && save->stages[session->rank].options.save)
         return report_error(ERR_ABORTED, "begin it again, on all ranks",
@@ -374,7 +374,7 @@ static void advance_call(struct beginning *beginning)
     bool has_held = beginning->is_waiting_said && beginning->request->is_last;
     int error = session_find_rank(&session, service, beginning->request->session);
     if (error == 0 && beginning->number != session->num_begins)
-        error = report_error(ERR_ABORTED, NULL, "the rank asked again");
+        error = report_error(ERR_ABORTED, NULL, "the rank repeated the request");
     if (error == 0) {
         session_drain(session); /* the end of the former save may still be in the ring */
         error = begin_stage(session, beginning);

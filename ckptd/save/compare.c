@@ -66,7 +66,7 @@ static int compare_all(struct save *save, const struct replica_rank *ranks)
     }
     if (strcmp(save->service->config->saves_replicas, "refuse") != 0)
         return 0;
-    return report_error(ERR_ABORTED, "saves.replicas = \"warn\" commits it all the same",
+    return report_error(ERR_ABORTED, "set saves.replicas = \"warn\" to commit it anyway",
                         "replicas differ: %s", replicas_text(text, save->replicas, table));
 }
 

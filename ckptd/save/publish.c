@@ -178,7 +178,7 @@ static void hash_content(char out[CHECKSUM_SHA256_HEX], const struct layout_tabl
         bytes += length + sizeof digests[i];
     }
     if (bytes > 0 && checksum_sha256_hex(out, text, bytes) != 0)
-        log_warn("commit", "content is not compared: %s", report_line());
+        log_warn("commit", "a save is not compared with the one before: %s", report_line());
     free(text);
 }
 

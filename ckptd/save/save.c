@@ -225,7 +225,7 @@ static void report_disk(const struct save *save)
     char hours[48] = "";
     double left = ledger_hours_to_full(&service->ledger, &space, now);
     if (left >= 0)
-        snprintf(hours, sizeof hours, "; at the rate of the last saves for %.1f hours", left);
+        snprintf(hours, sizeof hours, "; full in %.1f hours at the last saves' rate", left);
     bool is_short = ledger_must_warn(&service->ledger, &space, now, save->bytes);
     log_print(is_short ? LOG_WARN : LOG_DEBUG, "disk",
               "%llu of %llu usable bytes are in use, %llu are left%s",
@@ -292,8 +292,8 @@ static void compare_content(struct save *save)
     service->outcomes->unchanged_before = save->repeat;
     log_error("commit",
               "run %s, step %llu, attempt %llu: every tensor equals the checkpoint of step %llu, "
-              "attempt %llu, to the bit: the optimizer stands still, or what is saved is not what "
-              "is trained; the checkpoint is kept",
+              "attempt %llu, to the bit: the optimizer changes nothing, or the saved tensors are "
+              "not the trained ones; the checkpoint is kept",
               save->run->name, (unsigned long long)save->step, (unsigned long long)save->attempt,
               (unsigned long long)save->repeat.step, (unsigned long long)save->repeat.attempt);
 }

@@ -116,7 +116,7 @@ static void fetched(struct event *event)
         take_log(run, (const char *)scrub->buffer);
         run->proven.number = scrub->number;
     } else {
-        log_warn("scrub", "run %s: what was proven in the far tier is not known: %s", run->name,
+        log_warn("scrub", "run %s: could not read which far copies are verified: %s", run->name,
                  scrub->fault.message);
     }
     scrub_wait(scrub, 0);
@@ -133,7 +133,7 @@ static void kept(struct event *event)
     run->proven.number = scrub->number + (scrub->fault.code == 0);
     scrub->kept_ms = clock_ms();
     if (scrub->fault.code != 0 && !is_taken)
-        log_debug("scrub", "run %s: what was proven in the far tier is not kept: %s", run->name,
+        log_debug("scrub", "run %s: could not store which far copies are verified: %s", run->name,
                   scrub->fault.message);
     scrub_wait(scrub, 0);
 }

@@ -258,7 +258,7 @@ static void kept(struct event *event)
 {
     struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
     if (scrub->fault.code != 0)
-        log_warn("scrub", "run %s: where the scrub stands could not be kept: %s", scrub->run->name,
+        log_warn("scrub", "run %s: could not store the position of the scrub: %s", scrub->run->name,
                  scrub->fault.message);
     scrub->kept_ms = clock_ms();
     scrub->must_keep = false;

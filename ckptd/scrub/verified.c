@@ -60,7 +60,7 @@ static int find_checkpoint(struct checkpoint **out, struct service *service,
     ERR_TRY(service_check_open(service));
     ERR_TRY(service_check_online(service));
     if (!(request->percent > 0 && request->percent <= 100))
-        return report_error(ERR_INVALID, NULL, "a verify of %g%% of the blocks is none",
+        return report_error(ERR_INVALID, NULL, "%g%% is not a valid share of verified blocks",
                             request->percent);
     ERR_TRY(run_find(&run, service, request->run, false));
     *out = catalog_find(run, request->step, request->attempt);

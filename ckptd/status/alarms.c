@@ -169,13 +169,12 @@ static void check_memory(json_t *list, const struct service *service)
     struct process_memory memory;
     process_measure(&memory, "");
     if (leak_rate(leak) > 0)
-        raise_alarm(
-            list,
-            "ckptd leaks: its memory beside the pool rose in each of the last %u half "
-            "hours, from %llu to %llu bytes, %.0f bytes an hour: restart it between two "
-            "saves, and report it (limits.exit_private_bytes ends it before it is too much)",
-            LEAK_WINDOWS, (unsigned long long)leak->past[0].bytes,
-            (unsigned long long)leak->past[LEAK_WINDOWS - 1].bytes, leak_rate(leak));
+        raise_alarm(list,
+                    "ckptd leaks: its memory beside the pool rose in each of the last %u half "
+                    "hours, from %llu to %llu bytes, %.0f bytes an hour: restart it between two "
+                    "saves, and report it (limits.exit_private_bytes makes it exit at a limit)",
+                    LEAK_WINDOWS, (unsigned long long)leak->past[0].bytes,
+                    (unsigned long long)leak->past[LEAK_WINDOWS - 1].bytes, leak_rate(leak));
     if (most > 0 && memory.private_memory > most)
         raise_alarm(list,
                     "ckptd takes %llu bytes of memory beside its pool, and limits.private_bytes is "
@@ -190,13 +189,13 @@ static void check_certificates(json_t *list, const struct service *service)
         return;
     if (left_s < 0)
         raise_alarm(list,
-                    "the certificate or the authority in %s has ended: nobody comes in over "
-                    "the network (deploy/certificates makes new ones)",
+                    "the certificate or the authority in %s has expired: no client can connect "
+                    "over the network (deploy/certificates makes new ones)",
                     service->config->tls_directory);
     else
         raise_alarm(list,
-                    "the certificate or the authority in %s ends in %.1f days: then nobody "
-                    "comes in over the network (deploy/certificates makes new ones)",
+                    "the certificate or the authority in %s ends in %.1f days: then no client can "
+                    "connect over the network (deploy/certificates makes new ones)",
                     service->config->tls_directory, (double)left_s / 86400);
 }
 

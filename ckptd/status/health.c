@@ -132,7 +132,7 @@ static int check_memory(const struct service *service, uint64_t bytes)
         return 0;
     return report_error(ERR_MEMORY, "raise memory.pool_bytes",
                         "the pool has %llu bytes for images of %llu, so ranks save through "
-                        "windows, as fast as the disk is",
+                        "windows, at the speed of the disk",
                         (unsigned long long)pool, (unsigned long long)bytes);
 }
 

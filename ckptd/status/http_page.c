@@ -44,7 +44,7 @@ static const struct section {
       {"bytes", "bytes", BYTES},
       {"age in the far tier", "far_age_seconds", SECONDS},
       {"ranks here", "ranks", PLAIN}}},
-    {"Saves in work",
+    {"Saves in progress",
      "saves",
      {{"run", "run", TEXT},
       {"step", "step", PLAIN},

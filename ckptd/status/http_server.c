@@ -236,10 +236,11 @@ static enum MHD_Result answer_request(void *user, struct MHD_Connection *connect
     const struct route *route = find_route(url);
     (void)version, (void)upload, (void)upload_bytes, (void)state;
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-        return send_words(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD alone\n");
+        return send_words(connection, MHD_HTTP_METHOD_NOT_ALLOWED,
+                          "only GET and HEAD are allowed\n");
     if (!route)
         return send_words(connection, MHD_HTTP_NOT_FOUND,
-                          "there are /, /metrics, /status, /healthz and /readyz\n");
+                          "not found; the paths are /, /metrics, /status, /healthz and /readyz\n");
     char *status = wait_for_status(web);
     if (!status)
         return send_words(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
@@ -363,7 +364,7 @@ int http_server_open(struct service *service)
     ERR_TRY(address_listen(&fd, config->http_listen, "http.listen"));
     ERR_TRY(start_daemon(web, fd));
     log_info("http", "status and metrics on http://%s, in plain text%s", config->http_listen,
-             config->http_public ? ", to whoever reaches it" : "");
+             config->http_public ? ", for every client that can connect" : "");
     return 0;
 }
 

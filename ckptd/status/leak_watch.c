@@ -30,7 +30,7 @@ static uint64_t own_bytes(void)
 static void give_up(struct service *service, uint64_t bytes)
 {
     struct fault fault;
-    fault_take(&fault, report_error(ERR_MEMORY, "it is to be started again; trainers save on then",
+    fault_take(&fault, report_error(ERR_MEMORY, "restart ckptd; trainers then continue to save",
                                     "ckptd takes %llu bytes of memory beside its pool, more than "
                                     "limits.exit_private_bytes = %llu, and ends",
                                     (unsigned long long)bytes,
@@ -57,7 +57,7 @@ int leak_watch_open(struct service *service)
     uint64_t most = (uint64_t)service->config->limit_exit_private_bytes, bytes = own_bytes();
     struct leak_watch *watch = calloc(1, sizeof *watch);
     if (!watch)
-        return report_error(ERR_MEMORY, NULL, "no memory to look at memory");
+        return report_error(ERR_MEMORY, NULL, "no memory to watch memory");
     service->leak_watch = watch;
     watch->service = service;
     watch->timer.run = check_memory;

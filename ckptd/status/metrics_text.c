@@ -38,32 +38,32 @@ static const struct {
 
 /* The numbers of the copies to another tier, and of the current copy. */
 #define WAY(of, at)                                                                              \
-    {of, GAUGE, at "waiting", "Checkpoints that are to go there.", NULL},                        \
+    {of, GAUGE, at "waiting", "Checkpoints waiting to be copied there.", NULL},                  \
     {of, GAUGE, at "waiting_bytes", "Bytes of them.", NULL},                                     \
-    {of, COUNTER, at "drained", "Checkpoints that went there.", NULL},                           \
-    {of, COUNTER, at "mended", "Damaged checkpoints that were mended there.", NULL},             \
-    {of, COUNTER, at "bytes_sent", "Bytes that went there.", NULL},                              \
+    {of, COUNTER, at "drained", "Checkpoints copied there.", NULL},                              \
+    {of, COUNTER, at "mended", "Damaged checkpoints repaired there.", NULL},                     \
+    {of, COUNTER, at "bytes_sent", "Bytes copied there.", NULL},                                 \
     {of, COUNTER, at "bytes_from_memory",                                                        \
-     "Bytes of these that came from memory, not from the disk.", NULL},                          \
+     "Bytes of these read from memory, not from the disk.", NULL},                               \
     {of, COUNTER, at "bytes_before_commit",                                                      \
-     "Bytes of these that went before their commit.", NULL},                                     \
+     "Bytes of these copied before their commit.", NULL},                                        \
     {of, COUNTER, at "errors", "Requests that failed there.", NULL},                             \
-    {of, GAUGE, at "given_up", "Checkpoints that do not go there until a restart.", NULL},       \
-    {of, GAUGE, at "bytes_per_second", "Rate of the newest checkpoint that went there.", NULL},
+    {of, GAUGE, at "given_up", "Checkpoints not copied there until a restart.", NULL},           \
+    {of, GAUGE, at "bytes_per_second", "Rate of the newest checkpoint copied there.", NULL},
 #define WAY_NOW(of, at)                                                                          \
-    {of, GAUGE, at "step", "Step that goes there now.", NULL},                                   \
+    {of, GAUGE, at "step", "Step that is being copied there.", NULL},                            \
     {of, GAUGE, at "attempt", "Attempt of that step.", NULL},                                    \
-    {of, GAUGE, at "resting", "It waits after an error.", NULL},                                 \
-    {of, GAUGE, at "bytes_sent", "Bytes of it that are there.", NULL},                           \
-    {of, GAUGE, at "bytes", "Bytes of it in all.", NULL},                                        \
-    {of, GAUGE, at "bytes_per_second", "Its rate.", NULL},                                       \
-    {of, GAUGE, at "seconds_left", "Seconds until it is there at that rate.", NULL},
+    {of, GAUGE, at "resting", "1: the copy is paused after an error.", NULL},                    \
+    {of, GAUGE, at "bytes_sent", "Bytes of it copied so far.", NULL},                            \
+    {of, GAUGE, at "bytes", "Total bytes of it.", NULL},                                         \
+    {of, GAUGE, at "bytes_per_second", "Rate of the copy.", NULL},                               \
+    {of, GAUGE, at "seconds_left", "Seconds until the copy ends at that rate.", NULL},
 /* Of a connection. */
 #define LINK(of, at)                                                                             \
-    {of, COUNTER, at "bytes_in", "Bytes that came over it.", NULL},                              \
-    {of, COUNTER, at "bytes_out", "Bytes that went over it.", NULL},                             \
-    {of, GAUGE, at "bytes_per_second_in", "Rate while bytes came.", NULL},                       \
-    {of, GAUGE, at "bytes_per_second_out", "Rate while bytes went.", NULL},
+    {of, COUNTER, at "bytes_in", "Bytes received over it.", NULL},                               \
+    {of, COUNTER, at "bytes_out", "Bytes sent over it.", NULL},                                  \
+    {of, GAUGE, at "bytes_per_second_in", "Rate while bytes were received.", NULL},              \
+    {of, GAUGE, at "bytes_per_second_out", "Rate while bytes were sent.", NULL},
 #define IO(at, Names, names)                                                                     \
     {SERVICE, COUNTER, at "operations", Names " of the local store.", NULL},                     \
     {SERVICE, COUNTER, at "bytes", "Bytes of its " names ".", NULL},                             \
@@ -75,14 +75,14 @@ static const struct row {
     enum kind kind;
     const char *path, *help, *name;
 } rows[] = {
-    {SERVICE, GAUGE, "time_seconds", "ckptd's clock, in seconds since 1970.", NULL},
+    {SERVICE, GAUGE, "time_seconds", "Clock of ckptd's host, in seconds since 1970.", NULL},
     {SERVICE, GAUGE, "start_time_seconds", "When ckptd started, in seconds since 1970.", NULL},
     {SERVICE, GAUGE, "draining", "ckptd is shutting down.", NULL},
-    {SERVICE, GAUGE, "offline", "The store is offline: nothing is saved any more.", NULL},
-    {SERVICE, GAUGE, "health.saving", "The next saves may be expected to succeed.", NULL},
-    {SERVICE, GAUGE, "alarms", "Sentences under ALARM of ckpt-cli status.", NULL},
+    {SERVICE, GAUGE, "offline", "The store is offline: saves are refused.", NULL},
+    {SERVICE, GAUGE, "health.saving", "The next saves are expected to succeed.", NULL},
+    {SERVICE, GAUGE, "alarms", "Alarms, as in ckpt-cli status.", NULL},
     {SERVICE, GAUGE, "runs", "Runs in the store.", NULL},
-    {SERVICE, GAUGE, "saves", "Saves in work.", NULL},
+    {SERVICE, GAUGE, "saves", "Saves in progress.", NULL},
     {SERVICE, GAUGE, "pool.segment_bytes", "Bytes of a segment of the pool.", NULL},
     {SERVICE, GAUGE, "pool.segments", "Segments of the pool.", NULL},
     {SERVICE, GAUGE, "pool.segments_ready", "Segments whose memory has been taken.", NULL},
@@ -99,35 +99,37 @@ static const struct row {
     {SERVICE, GAUGE, "disk.bytes_used", "Bytes of it that are in use.", NULL},
     {SERVICE, GAUGE, "disk.bytes_free", "Bytes of it that are free.", NULL},
     {SERVICE, GAUGE, "disk.usable_fraction",
-     "Part of it that checkpoints may fill it up to.", NULL},
+     "Fraction of it that checkpoints may fill.", NULL},
     {SERVICE, GAUGE, "disk.bytes_usable", "Bytes up to which checkpoints may fill it.", NULL},
-    {SERVICE, GAUGE, "disk.bytes_promised", "Bytes that saves in work have yet to write.", NULL},
-    {SERVICE, GAUGE, "disk.bytes_left", "Bytes that further saves may take.", NULL},
+    {SERVICE, GAUGE, "disk.bytes_promised",
+     "Bytes that saves in progress have not written yet.", NULL},
+    {SERVICE, GAUGE, "disk.bytes_left", "Bytes that the next saves may use.", NULL},
     {SERVICE, GAUGE, "disk.inodes_total", "Inodes of the store's file system.", "disk_inodes"},
     {SERVICE, GAUGE, "disk.inodes_free", "Inodes of it that are free.", NULL},
-    {SERVICE, GAUGE, "disk.inodes_promised", "Inodes that saves in work have yet to take.", NULL},
+    {SERVICE, GAUGE, "disk.inodes_promised",
+     "Inodes that saves in progress have not used yet.", NULL},
     {SERVICE, GAUGE, "disk.bytes_trash",
-     "Bytes in the trash, which a save that needs them gets.", NULL},
+     "Bytes in the trash; a save that needs them frees them.", NULL},
     {SERVICE, GAUGE, "disk.checkpoints_trash", "Checkpoints in the trash.", NULL},
     {SERVICE, GAUGE, "disk.growth_known", "The following rate is known.", NULL},
     {SERVICE, GAUGE, "disk.growth_bytes_per_hour",
      "Rate at which the last saves filled the disk.", NULL},
     {SERVICE, GAUGE, "disk.hours_to_full", "Hours until the disk is full at that rate.", NULL},
-    {SERVICE, GAUGE, "io.in_work", "Requests to the disk that are under way.", NULL},
+    {SERVICE, GAUGE, "io.in_work", "Requests to the disk in progress.", NULL},
     IO("io.read.", "Reads", "reads")
     IO("io.write.", "Writes", "writes")
     IO("io.sync.", "Syncs", "syncs")
     {SERVICE, GAUGE, "process.bytes_resident",
      "Resident memory of ckptd, the pool included.", NULL},
-    {SERVICE, GAUGE, "process.bytes_private", "Memory of its own, the pool aside.", NULL},
+    {SERVICE, GAUGE, "process.bytes_private", "Private memory, without the pool.", NULL},
     {SERVICE, GAUGE, "process.bytes_private_max", "limits.private_bytes as it is set.", NULL},
     {SERVICE, GAUGE, "process.bytes_private_exit", "limits.exit_private_bytes as it is set.", NULL},
     {SERVICE, GAUGE, "process.leak_bytes_per_hour",
-     "Rate at which that memory grows without end; 0 where it does not.", NULL},
+     "Rate at which the private memory keeps growing; 0: it does not.", NULL},
     {SERVICE, GAUGE, "process.bytes_shared", "Memory that it shares with ranks: the pool.", NULL},
     {SERVICE, GAUGE, "process.bytes_files", "Memory of its program and libraries.", NULL},
     {SERVICE, GAUGE, "process.jobs_waiting", "Jobs that no worker has begun yet.", NULL},
-    {SERVICE, GAUGE, "process.jobs_under_way", "Jobs that workers do.", NULL},
+    {SERVICE, GAUGE, "process.jobs_under_way", "Jobs in progress.", NULL},
     {SERVICE, GAUGE, "process.bytes_pinned", "Memory of ckptd that the kernel has pinned.", NULL},
     {SERVICE, GAUGE, "process.bytes_locked", "Memory of ckptd that is locked.", NULL},
     {SERVICE, GAUGE, "tier.checkpoints", "Checkpoints in the far tier.", NULL},
@@ -136,11 +138,11 @@ static const struct row {
      "The clock of its server less that of this machine; of a bucket.", NULL},
     WAY_NOW(SERVICE, "tier.now.")
     {SERVICE, GAUGE, "mending.checkpoints",
-     "Checkpoints that the local disk had mended from another tier.", NULL},
+     "Checkpoints repaired on the local disk from another tier.", NULL},
     WAY(SERVICE, "mending.")
     WAY_NOW(SERVICE, "mending.now.")
     {SERVICE, GAUGE, "nodes.replicas",
-     "Failure domains that are to have the newest checkpoint.", NULL},
+     "Failure domains that must have the newest checkpoint.", NULL},
     {SERVICE, GAUGE, "nodes.peers", "Other nodes.", NULL},
     {SERVICE, GAUGE, "nodes.memory.bytes", "Bytes for copies of other nodes in memory.", NULL},
     {SERVICE, GAUGE, "nodes.memory.bytes_left", "Bytes of them that are free.", NULL},
@@ -152,9 +154,9 @@ static const struct row {
     {SERVICE, COUNTER, "bulk.refused", "Connections that it refused.", NULL},
     LINK(SERVICE, "bulk.")
     {SERVICE, GAUGE, "tls.certificate_seconds_left",
-     "Seconds until the files of tls.directory end.", NULL},
-    {SERVICE, GAUGE, "scrub.pass_bytes", "Bytes of the scrub's pass at hand.", NULL},
-    {SERVICE, GAUGE, "scrub.pass_bytes_read", "Bytes of that pass which are read.", NULL},
+     "Seconds until the certificates in tls.directory expire.", NULL},
+    {SERVICE, GAUGE, "scrub.pass_bytes", "Bytes of the scrub's current pass.", NULL},
+    {SERVICE, GAUGE, "scrub.pass_bytes_read", "Bytes of that pass read so far.", NULL},
     {SERVICE, GAUGE, "scrub.rate", "Bytes per second that the scrub may read.", NULL},
     {SERVICE, GAUGE, "scrub.step", "Step that the scrub reads.", NULL},
     {SERVICE, GAUGE, "scrub.attempt", "Attempt of that step.", NULL},
@@ -211,10 +213,10 @@ static const struct row {
      "Part of it from the last durable shard to the commit.", NULL},
     {SERVICE, HISTOGRAM, "load_seconds", "Time of loads, from open to close.", NULL},
     {DRAIN, HISTOGRAM, "seconds",
-     "Time of a checkpoint's way into another tier: far, local, or a node.", NULL},
+     "Time to copy a checkpoint into another tier: far, local, or a node.", NULL},
     {TIER_IO, HISTOGRAM, "seconds",
-     "Time of requests to a tier: read, write and sync, of a bucket also each try of get, put, "
-     "head, list, post and delete.", NULL},
+     "Time of requests to a tier: read, write and sync, of a bucket also each attempt of get, "
+     "put, head, list, post and delete.", NULL},
     {TIER_IO, COUNTER, "bytes", "Bytes of its reads and writes.", NULL},
     {RUN, HISTOGRAM, "save_seconds", "Time of its saves, from begin to commit.", NULL},
     {RUN, HISTOGRAM, "load_seconds", "Time of its loads, from open to close.", NULL},
@@ -230,7 +232,7 @@ static const struct row {
      "Time since its newest commit, or since its ranks came; of a run that has ranks.", NULL},
     {RUN, GAUGE, "failures_in_row", "Saves that failed since the last commit.", NULL},
     {RUN, GAUGE, "ranks", "Ranks that are connected here.", NULL},
-    {RUN, GAUGE, "silent_seconds", "Seconds for which the most silent of them did nothing.", NULL},
+    {RUN, GAUGE, "silent_seconds", "Longest time in seconds that one of them did nothing.", NULL},
     {REPLICATION, GAUGE, "newest_step", "Step of the run's newest checkpoint.", NULL},
     {REPLICATION, GAUGE, "replicated_step", "Step of the newest that is on enough nodes.", NULL},
     {REPLICATION, GAUGE, "checkpoints_behind",
@@ -248,15 +250,16 @@ static const struct row {
     LINK(NODE, "links.control.")
     {NODE, GAUGE, "links.bulk.rtt_seconds", "Round trip of the connection for bytes.", NULL},
     LINK(NODE, "links.bulk.")
-    {NODE, GAUGE, "told.seconds_ago", "Seconds since the node told the following of itself.", NULL},
+    {NODE, GAUGE, "told.seconds_ago",
+     "Seconds since the node reported the following values.", NULL},
     {NODE, GAUGE, "told.draining", "It is shutting down.", NULL},
     {NODE, GAUGE, "told.disk.bytes_total", "Bytes of its file system.", "node_told_disk_bytes"},
     {NODE, GAUGE, "told.disk.bytes_free", "Bytes of it that are free.", NULL},
-    {NODE, GAUGE, "told.disk.bytes_left", "Bytes that its further saves may take.", NULL},
+    {NODE, GAUGE, "told.disk.bytes_left", "Bytes that its next saves may use.", NULL},
     {NODE, GAUGE, "told.pool.bytes", "Bytes of its pool.", NULL},
     {NODE, GAUGE, "told.pool.segments", "Segments of its pool.", NULL},
     {NODE, GAUGE, "told.pool.segments_used", "Segments that are lent or hold an image.", NULL},
-    {NODE, GAUGE, "told.saves", "Its saves in work.", NULL},
+    {NODE, GAUGE, "told.saves", "Its saves in progress.", NULL},
     {NODE, GAUGE, "told.alarms", "Its alarms.", NULL},
     {NODE, GAUGE, "told.behind.bytes", "Bytes of its checkpoints that are on too few nodes.", NULL},
     {NODE, GAUGE, "told.behind.lag_seconds", "Age of the oldest of them.", NULL},

@@ -71,7 +71,9 @@ int complete_copy_find_shard(char out[PLACES_NODE_BYTES], struct storage *storag
     if (is_away)
         snprintf(out, PLACES_NODE_BYTES, "%s", places.nodes[places.shards[shard]]);
     places_free(&places);
-    return is_away ? 0 : report_error(ERR_NOT_FOUND, NULL, "no node is said to have %s", name);
+    return is_away
+               ? 0
+               : report_error(ERR_NOT_FOUND, NULL, "no node is listed as the holder of %s", name);
 }
 
 bool complete_copy_has_shard(struct storage *storage, const struct manifest_summary *place,

@@ -32,9 +32,10 @@ int copy_io_prove(const struct shard_copy *copy, const uint8_t *data, uint64_t s
     uint64_t from = start > geometry->table_start ? start : geometry->table_start;
     if (from < end && memcmp(data + (from - start),
                              copy->file.table + (from - geometry->table_start), end - from) != 0)
-        return report_error(ERR_CORRUPT, NULL,
-                            "the checksum table of shard-%05u-of-%05u differs from what was proven",
-                            copy->file.shard + 1, copy->file.manifest->summary.shards);
+        return report_error(
+            ERR_CORRUPT, NULL,
+            "the checksum table of shard-%05u-of-%05u differs from the verified one",
+            copy->file.shard + 1, copy->file.manifest->summary.shards);
     return 0;
 }
 
@@ -210,7 +211,8 @@ void copy_io_remove_early(struct shard_copy *copy, struct storage *storage,
     if (error == 0)
         error = storage_remove(storage, key);
     if (error != 0)
-        log_warn("drain", "a shard that came before its commit stays: %s", report_line());
+        log_warn("drain", "could not remove a shard that was copied before its commit: %s",
+                 report_line());
     copy->is_ours = false;
 }
 

@@ -74,7 +74,7 @@ static int report_too_few(const struct quorum *quorum)
                         "attempt RUN --force",
                         "%u of %u nodes %sanswered, and a start needs more than half of them",
                         quorum_count(quorum, set), set->nodes,
-                        set == quorum->sets ? "" : "that an attempt before counted on ");
+                        set == quorum->sets ? "" : "that an earlier attempt counted on ");
 }
 
 static void answer_waiter(struct asking *asking, const struct fault *fault)

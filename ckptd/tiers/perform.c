@@ -43,7 +43,7 @@ static void remove_unfinished(const struct replication *replication, const char 
 {
     int error = store_clear(target_of(replication), prefix);
     if (error != 0)
-        log_warn("drain", "%s stays until the next start: %s", prefix, report_line());
+        log_warn("drain", "could not remove %s before the next start: %s", prefix, report_line());
 }
 
 /* The note of `ckpt-cli verify` about the damaged copy does not hold for the mended one. */
@@ -53,7 +53,7 @@ static void forget_verify(struct storage *storage, const char *prefix)
     snprintf(key, sizeof key, "%s/" VERIFIED_NAME, prefix);
     int error = storage_remove(storage, key);
     if (error != 0 && error != ERR_NOT_FOUND)
-        log_warn("drain", "%s tells what was mended: %s", key, report_line());
+        log_warn("drain", "could not remove the outdated %s: %s", key, report_line());
 }
 
 static void work_close(struct job *job)
@@ -71,7 +71,8 @@ static void work_close(struct job *job)
         return;
     int error = store_remove_note(target_of(replication), STORE_QUARANTINE, prefix);
     if (error != 0 && error != ERR_NOT_FOUND) /* a read error does not write a note */
-        log_warn("drain", "%s stays in quarantine for the next start: %s", prefix, report_line());
+        log_warn("drain", "%s is in quarantine again after the next start: %s", prefix,
+                 report_line());
     forget_verify(target_of(replication), prefix);
 }
 
@@ -186,8 +187,8 @@ void perform_give_up(struct replication *replication, const char *why)
         snprintf(checkpoint->given_up, sizeof checkpoint->given_up, "%s", why);
     replication->given_up++;
     log_error("drain",
-              "run %s, step %llu, attempt %llu does not go into the tier %s until ckptd is "
-              "started again: %s",
+              "run %s, step %llu, attempt %llu is not copied into the tier %s until ckptd is "
+              "restarted: %s",
               checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
               (unsigned long long)checkpoint->summary.attempt,
               tier_name(replication->service, replication->tier), why);
@@ -235,7 +236,7 @@ static void do_rest(struct replication *replication, int64_t ms)
     catalog_damage_text(replication->newest_error, sizeof replication->newest_error,
                         &replication->fault);
     if (is_first)
-        log_error("drain", "the tier %s takes nothing, and is tried again: %s",
+        log_error("drain", "the tier %s accepts nothing, ckptd retries: %s",
                   tier_name(replication->service, replication->tier), replication->newest_error);
     loop_timer(replication->service->loop, &replication->rest, ms);
     if (is_first)

@@ -215,7 +215,7 @@ static void report_failure(const struct precommit_copy *early, enum precommit_ac
     const struct manifest_summary *summary = &early->manifest.summary;
     bool is_coming = early->tier == TIER_LOCAL;
     if (action == PRECOMMIT_STOP)
-        log_info("drain", "run %s, step %llu %s %s behind its commit alone: %s", summary->run,
+        log_info("drain", "run %s, step %llu %s %s only after its commit: %s", summary->run,
                  (unsigned long long)summary->step, is_coming ? "comes" : "goes to node",
                  is_coming ? "here" : tier_name(early->service, early->tier), why);
 }

@@ -67,8 +67,8 @@ static void work_begin(struct job *job)
                                     replication->service->tiers[replication->from].storage,
                                     &replication->checkpoint->summary);
     if (error == 0 && !manifest_has_header_hashes(replication->manifest))
-        error = report_error(ERR_VERSION, "ckpt-cli convert makes a new one of it",
-                             "its manifest is of version 1, which no tier takes");
+        error = report_error(ERR_VERSION, "make a new one with ckpt-cli convert",
+                             "its manifest is of version 1, which no tier accepts");
     if (error == 0)
         error = make_room_for_sums(replication->manifest);
     if (error != 0)

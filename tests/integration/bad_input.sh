@@ -93,7 +93,7 @@ check_equal "and says which, and what to do" \
 
 check_exit 78 "nor a store that injects faults, which is for tests" \
     "$BUILD/ckptd" --listen "unix:$tmp/x" --store "fault:seed=1:local:$tmp/good"
-check_equal "and says so" "$(grep -c 'this ckptd opens no "fault:" store' "$tmp/check.log")" 1
+check_equal "and says so" "$(grep -c 'this ckptd cannot open a "fault:" store' "$tmp/check.log")" 1
 
 listens_in() { # DIRECTORY NAME PATTERN
     check_exit 78 "$2" "$BUILD/ckptd" --listen "unix:$1/socket" --store "$tmp/good" \

@@ -92,7 +92,8 @@ def filling(world, clock):
     code, out, err = world.cli("status", "--server", world.server)
     test("without a rate nobody guesses when the disk is full",
          re.search("^full +unknown: ", out, re.M) and
-         "disk left: when it is full is not known" in world.log(), (code, out, err, world.log()))
+         "disk are left; the time until it is full is unknown" in world.log(),
+         (code, out, err, world.log()))
     clock.set(0, 90)  # of less than a minute the rate says nothing
     code, out, err = world.cli("status", "--server", world.server)
     test("status says in how many hours the disk is full, and which key ends that",
@@ -104,7 +105,7 @@ def filling(world, clock):
                           timeout=PATIENCE).stderr
     test("a run hears it when it starts, and the log has it",
          re.search(r"ckptd's disk is full in \d+\.\d hours at the rate of its last saves", said) and
-         re.search(r"run filling begins attempt 1 with \d+ bytes of the disk left: it is full in "
+         re.search(r"run filling begins attempt 1: \d+ bytes of the disk are left; it is full in "
                    r"\d+\.\d hours", world.log()), (said, world.log()))
     world.all_verify()  # the verified ones stay below
     world.stop()

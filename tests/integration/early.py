@@ -117,7 +117,7 @@ def goes_before(rank, first, second):
     begin(rank, first, second, 1)
     test("what is written lies at the other node, which lists nothing",
          not has(second, RUN, 1) and second.listed(*second.where) == [] and
-         first.listed(*first.where) == [] and "behind its commit alone" not in first.log(),
+         first.listed(*first.where) == [] and "only after its commit" not in first.log(),
          first.said() + second.said())
     lag = rank.finish(1)
     wait_until(lambda: "is in the tier n2" in first.log(), first.said)
@@ -148,7 +148,7 @@ def saver_dies(rank, first, second):
     test("when the saver's ckptd dies nothing of it is listed",
          5 not in [entry["step"] for entry in second.listed(*second.where)], second.said())
     wait_until(lambda: not has_directory(second, 5), second.said)
-    test("and what came goes", "which another node has not finished" in second.log(),
+    test("and what came goes", "which another node did not finish" in second.log(),
          second.said())
 
 
@@ -283,7 +283,7 @@ def third_gets_all(first, second, third):
                    lambda: first.said() + first.log()[-3000:])
     test("what both nodes' ranks have written goes to a node without any before the commit",
          third.listed(*third.where) == [] and not has(first, PARTS, 1) and
-         "behind its commit alone" not in first.log(), first.log()[-3000:])
+         "only after its commit" not in first.log(), first.log()[-3000:])
     pair.finish(1)
     sent, of = sent_behind(first, 1, PARTS, "n3")
     test("behind the commit the rest alone goes, and the copy is whole",

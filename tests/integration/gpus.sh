@@ -38,7 +38,7 @@ END
 }
 check "the drawing of a step has when the GPUs worked, too" device_times
 check_equal "where ckptd cannot place images near the GPUs one line says so" \
-    "$(grep -c 'placed on the NUMA node 900 ' "$tmp/ckptd.log")" 1
+    "$(grep -c 'images on NUMA node 900 ' "$tmp/ckptd.log")" 1
 check "and the saves of those steps have them" same_saves two
 check "so have those of replicas, without graphs, work as late as allowed" \
     eval 'train_same twins $late 2 "${snapshots[@]}" "${twins[@]}" && same_saves twins'

@@ -66,7 +66,7 @@ def asked_again(folder, cluster):
     froms = handed_on(cluster, "few")
     test("who does not know the node that is named asks again",
          all(len(nodes) == 1 for nodes in froms) and
-         any("no peer is called" in node.log() for node in cluster.nodes), froms)
+         any("no peer is named" in node.log() for node in cluster.nodes), froms)
 
 
 def main():

@@ -262,10 +262,10 @@ def ending(world):
     test("a certificate that is good for long is no alarm, and its time is a number",
          not status["alarms"] and status["tls"]["certificate_seconds_left"] > 30 * 86400, status)
     test("one that ends within two weeks is", told(3, "ends in 3.0 days"), world.log())
-    test("and one that has ended", told(-1, "has ended"), world.log())
+    test("and one that has ended", told(-1, "has expired"), world.log())
     world.stop()
     code, out, _ = world.check("--tls.listen", world.address, "--tls.directory", world.path("node"))
-    test("--check tells of it before a start", code == 78 and "has ended" in out, out)
+    test("--check tells of it before a start", code == 78 and "has expired" in out, out)
 
 
 def another_role(world):

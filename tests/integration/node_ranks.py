@@ -269,7 +269,7 @@ def alone(folder, cluster):
     code = run.end()
     test("with a far tier, which takes each number once, none is forced", code == 0 and
          list(run.losses()) == [STEPS + 1, STEPS + 2] and
-         "an attempt is opened without most of the nodes" in first.log(),
+         "an attempt is opened without a majority of the nodes" in first.log(),
          (code, run.said(), first.log()[-2000:]))
 
 

@@ -45,7 +45,7 @@ def saves(world):
     said = anna.refused("BeginSave", session=third, step=1)
     test("a third save in work of one certificate is refused", said and "RESOURCE" in said, said)
     test("and told whose it is, how many, and the setting", "holdfast://operator/anna has 2 saves "
-         "in work, and limits.identity_saves = 2" in str(said), said)
+         "in progress, and limits.identity_saves = 2" in str(said), said)
     bert.call("BeginSave", session=bert.open("b"), step=1)
     test("another certificate's is not", True)
     anna.open("a1", True)  # ends the save of the attempt before

@@ -41,7 +41,7 @@ def checked(world):
              f"metrics: {folder}/deeper/a.prom cannot be written"),
             ("a far tier that is not reached is told: a start goes on without it",
              ("--tier.store", f"dir:{folder}/mount/store"), (), 0,
-             f"tier: dir:{folder}/mount/store is not reached: "),
+             f"tier: dir:{folder}/mount/store cannot be reached: "),
             ("one that is no store yet, too", ("--tier.store", f"dir:{folder}"), (), 0,
              "starts without it"),
             ("a bucket without credentials ends a start", ("--tier.store", "s3://bucket/runs"),
@@ -59,7 +59,7 @@ def checked(world):
     test("a section of a run is accepted",
          world.check("--config", world.file)[0] == 0)
     for text, why in (("[run.a]\nquota = \"much\"\n", "quota"),
-                      ('[run."a/b"]\nquota = 3\n', "can be of no run"),
+                      ('[run."a/b"]\nquota = 3\n', "this name of a run is invalid"),
                       ("[run.a]\nkeep = 3\n", "'run.a.keep' is unknown"),
                       ("[limits]\nlease_ms = 9\nloads = 9\n", "limits.loads is no key any more"),
                       ("[retention]\nkeep_lots = 3\n", "did you mean")):
@@ -155,7 +155,8 @@ def limited(world):
     test("--check of a store that is served says so", code == 0 and
          "1 runs, 3 checkpoints, 0 damaged" in out and "in use now" in out, out)
     test("and which process must end before a start", out.splitlines()[-1] == "ckptd would start "
-         "once the one has ended that has the store open: a start beside it ends with 75", out)
+         "after the ckptd that has the store open has ended; a start before that exits with 75",
+         out)
     outgrown(world)
     world.process.send_signal(signal.SIGHUP)
     test("SIGHUP ends ckptd", world.process.wait(PATIENCE) == 0)

@@ -141,7 +141,7 @@ def who_asked(world):
          "_json" not in world.log(), world.log())
     world.stop()
     test("and who told ckptd to end",
-         f"told to end by user {os.getuid()}, process {os.getpid()}" in world.log(), world.log())
+         f"stop signal from user {os.getuid()}, process {os.getpid()}" in world.log(), world.log())
     world.launch()
 
 

@@ -110,7 +110,7 @@ def by_time(world, clock):
     clock.set(0, 60)
     world.launch("--retention.trash_s", "30")
     test("when its term is over it is gone, and no other",
-         comes_to(lambda: (trash(world), "its term in the trash is over" in world.log()),
+         comes_to(lambda: (trash(world), "its time in the trash is over" in world.log()),
                   ([2], True)),
          (trash(world), world.log()))
     world.stop()

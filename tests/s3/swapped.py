@@ -20,7 +20,7 @@ from tier import alarms, drained  # noqa: E402
 OPTIONS = ("--tier.store", "s3://checkpoints/far", "--tier.quiet", "false", "--tier.retry_ms", "20",
            "--tier.look_ms", "0", "--retention.keep_last", "2", "--retention.may_remove_most",
            "true", "--tier.attempts", "local")
-SAID = "the far tier s3://checkpoints/far is another store than before"
+SAID = "the far tier s3://checkpoints/far is not the store that was used before"
 
 
 def swap(server, objects):

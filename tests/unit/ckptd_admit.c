@@ -346,7 +346,7 @@ TEST_BETWEEN(test_admit__an_attempt_of_a_run_that_is_being_adopted_waits, open_w
     add_shards(bed, "step-00000001-a0001");
     begin_adopting(&adopting, bed);
     assert_int_equal(open_attempt(bed, RANKS), ERR_BUSY); /* the run has no attempt yet */
-    assert_non_null(strstr(report_line(), "is being taken over"));
+    assert_non_null(strstr(report_line(), "is being adopted"));
     end_adopting(&adopting);
     assert_int_equal(load_all(bed, -1, &step), 0);
     assert_int_equal(step, 1);
@@ -435,7 +435,7 @@ TEST_BETWEEN(test_admit__a_manifest_exchanged_since_it_was_read_is_not_loaded, o
     assert_int_equal(load_all(bed, 1, &step), 0);
     exchange_manifest(bed, "step-00000001-a0001");
     assert_int_equal(load_all(bed, 1, &step), ERR_CORRUPT);
-    assert_non_null(strstr(report_line(), "exchanged"));
+    assert_non_null(strstr(report_line(), "replaced"));
     bed_open_world(bed, peers, RANKS);
     assert_true(save_step(peers, RANKS, 2));
     assert_true(save_step(peers, RANKS, 3));

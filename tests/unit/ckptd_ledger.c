@@ -94,7 +94,7 @@ TEST(test_ledger__hours_follow_what_comes_and_goes)
     assert_false(ledger_knows_growth(&ledger, LEDGER_SPAN_MS_MIN - 1));
     assert_true(ledger_knows_growth(&ledger, LEDGER_SPAN_MS_MIN));
     ledger_say_hours(text, &ledger, &disk, 1000);
-    assert_string_equal(text, "when it is full is not known: there is no rate yet");
+    assert_string_equal(text, "the time until it is full is unknown: no save rate is known");
     ledger_note(&ledger, HOUR, 4 * (int64_t)GB);
     assert_true(ledger_growth(&ledger, HOUR) == 6.0 * (double)GB);
     assert_true(ledger_hours_to_full(&ledger, &disk, HOUR) == 5.0);

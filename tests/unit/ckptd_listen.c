@@ -124,7 +124,7 @@ BED_TEST(test_door__another_user_is_turned_away_and_named_in_the_log)
     }
     bed_read_log(bed, text, sizeof text);
     assert_true(status[0] == 0 && status[1] == 0);
-    snprintf(want, sizeof want, "warn door: refused a connection: it is of user 65534, process %d",
+    snprintf(want, sizeof want, "warn door: refused a connection: user 65534, process %d",
              (int)children[0]); /* the log limits how often it is written */
     assert_non_null(strstr(text, want));
     assert_true(save_step(peers, 1, 1));
