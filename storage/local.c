@@ -78,7 +78,7 @@ static int check_owner(const struct local *local, const char *where)
 {
     struct stat status;
     if (fstat(local->root_fd, &status) != 0)
-        return local_fail("could not look at the store", where);
+        return local_fail("could not read the attributes of the store", where);
     if (status.st_uid != geteuid() && status.st_uid != 0)
         return report_error(ERR_DENIED, "run it as that user, or name a new directory",
                             "the store %s belongs to user %u, and this process to user %u", where,

@@ -96,10 +96,10 @@ static int check_lock_file(int fd)
     struct stat status;
     if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode))
         return 0;
-    return report_error(ERR_DENIED, "remove it: ckptd makes a new one",
-                        "%s in the store is no regular file, but %s: it cannot be the store's lock",
-                        STORAGE_LOCK_NAME,
-                        S_ISFIFO(status.st_mode) ? "a FIFO" : "a socket or a device");
+    return report_error(
+        ERR_DENIED, "remove it: ckptd makes a new one",
+        "%s in the store is not a regular file, but %s: it cannot be the store's lock",
+        STORAGE_LOCK_NAME, S_ISFIFO(status.st_mode) ? "a FIFO" : "a socket or a device");
 }
 
 /* The length is constant, so the write fits in place on a full disk. A full store must open, for
@@ -179,7 +179,7 @@ static void name_again(struct local_keeper *keeper)
         atomic_store(&local->is_lock_lost, true);
     if (fd >= 0 || !keeper->has_told)
         log_error("storage", "the store's lock file was removed: %s",
-                  fd >= 0 ? "it is made again" : report_line());
+                  fd >= 0 ? "this process created it again" : report_line());
     keeper->has_told = fd < 0;
     if (fd < 0)
         return;
@@ -216,7 +216,7 @@ static void lock_again(struct local_keeper *keeper)
     if (errno != EAGAIN && errno != EACCES)
         return;
     atomic_store(&local->is_lock_lost, true);
-    log_error("storage", "the store's lock was lost: somebody else has taken it");
+    log_error("storage", "the store's lock was lost: another process has taken it");
 }
 
 static void *keep_locks(void *argument)
@@ -237,7 +237,7 @@ int local_keeper_open(struct local *local)
 {
     struct local_keeper *keeper = calloc(1, sizeof(*keeper));
     if (keeper == NULL)
-        return report_error(ERR_MEMORY, NULL, "could not allocate what keeps locks");
+        return report_error(ERR_MEMORY, NULL, "could not allocate the keeper of locks");
     keeper->local = local;
     pthread_mutex_init(&keeper->mutex, NULL);
     pthread_cond_init(&keeper->wake, NULL);
@@ -398,5 +398,5 @@ int local_find_holder(struct storage *storage, const char *key)
     errno = number;
     if (found < 0)
         return local_fail("could not look for the holder of an object", name);
-    return found > 0 ? 0 : report_error(ERR_NOT_FOUND, NULL, "nobody holds \"%s\"", name);
+    return found > 0 ? 0 : report_error(ERR_NOT_FOUND, NULL, "no process holds \"%s\"", name);
 }

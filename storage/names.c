@@ -76,7 +76,8 @@ static void copy_owner(int parent, int made)
     struct stat above;
     if (geteuid() == 0 && fstat(parent, &above) == 0 && above.st_uid != 0 &&
         fchown(made, above.st_uid, above.st_gid) != 0)
-        log_debug("storage", "what root made stays root's: %s", strerror(errno));
+        log_debug("storage", "could not give a new file to the owner of its directory: %s",
+                  strerror(errno));
 }
 
 /* A descriptor, or -1 with errno. `path` "" is the directory itself. */
@@ -162,7 +163,7 @@ int local_open_for_reading(int *out_fd, uint64_t *out_bytes, const struct local 
     struct stat status;
     int error = 0;
     if (fstat(fd, &status) != 0)
-        error = local_fail("could not look at an object", key);
+        error = local_fail("could not read the attributes of an object", key);
     else if (!S_ISREG(status.st_mode))
         error = report_error(ERR_NOT_FOUND, NULL, "\"%s\" is not an object", key);
     else if (fcntl(fd, F_SETFL, O_RDONLY) != 0)
@@ -306,7 +307,7 @@ int local_fetch(struct storage *storage, const char *key, void *data, size_t siz
         if (moved < 0 && errno != EINTR)
             error = local_fail("could not read a small object", key);
         else if (moved == 0)
-            error = report_error(ERR_CORRUPT, NULL, "\"%s\" got shorter while it was read", key);
+            error = report_error(ERR_CORRUPT, NULL, "\"%s\" became shorter while it was read", key);
         else if (moved > 0)
             got += (size_t)moved;
     }
@@ -355,7 +356,7 @@ int local_stamp(struct storage *storage, const char *prefix, uint64_t *out, uint
     int result = fstat(fd, &status);
     close(fd);
     if (result != 0)
-        return local_fail("could not look at a directory", prefix);
+        return local_fail("could not read the attributes of a directory", prefix);
     clock_gettime(CLOCK_REALTIME, &now);
     int64_t changed = status.st_ctim.tv_sec * second + status.st_ctim.tv_nsec;
     int64_t age = now.tv_sec * second + now.tv_nsec - changed;
@@ -379,7 +380,7 @@ int local_list(struct storage *storage, const char *prefix,
         struct storage_entry entry;
         int looked = read_entry(&entry, dirfd(directory), found->d_name);
         if (looked < 0)
-            result = local_fail("could not look at an object", found->d_name);
+            result = local_fail("could not read the attributes of an object", found->d_name);
         else if (looked == 0)
             result = visit(user, &entry);
     }
@@ -424,7 +425,7 @@ int local_sweep(struct storage *storage, const char *prefix, struct storage_swee
     struct local *local = local_of(storage);
     int error = sweep->removes ? local_refuse_read_only(local) : 0;
     if (error == 0 && sweep_directory(local->root_fd, prefix, sweep) != 0)
-        error = local_fail("could not look for temporary files", prefix);
+        error = local_fail("could not list temporary files", prefix);
     return error;
 }
 

@@ -361,7 +361,7 @@ int storage_find_holder(struct storage *storage, const char *key)
     const struct storage_ops *ops = ops_of(storage);
     int error = key != NULL ? check_key(storage, key) : check_there(storage);
     if (error == 0 && !ops->find_holder && key != NULL)
-        return report_error(ERR_NOT_FOUND, NULL, "nobody else can reach the store");
+        return report_error(ERR_NOT_FOUND, NULL, "no other process can open the store");
     if (error == 0 && !ops->find_holder)
         return 0; /* this process is the only writer */
     return error == 0 ? ops->find_holder(storage, key) : error;

@@ -44,7 +44,7 @@ int storage_where_parse(struct storage_where *out, const char *text)
     if (place[0] == '\0' || strlen(place) >= sizeof out->place ||
         (scheme->begin[0] == '\0' && begins_like_scheme(text)))
         return report_error(ERR_INVALID, "write s3://BUCKET/PREFIX, dir:/PATH or /PATH",
-                            "\"%s\" names no store", text);
+                            "\"%s\" is not the name of a store", text);
     *out = (struct storage_where){.ops = scheme->ops, .is_shared = scheme->is_shared};
     snprintf(out->place, sizeof out->place, "%s", place);
     for (size_t last = strlen(place) - 1; last > 0 && out->place[last] == '/'; last--)

@@ -153,7 +153,7 @@ static int refuse_unconditional(const struct bucket *bucket)
         "use another server, or say that there is one writer: HOLDFAST_S3_SINGLE_WRITER=true in "
         "the environment",
         "the server of s3://%s honours If-None-Match neither on PUT nor on the completion of an "
-        "upload: two writers could overwrite one another",
+        "upload: two writers could overwrite each other",
         bucket->name);
 }
 
@@ -163,8 +163,8 @@ static int refuse_racy(const struct bucket *bucket)
         ERR_DENIED,
         "use another server, or say that there is one writer: HOLDFAST_S3_SINGLE_WRITER=true in "
         "the environment",
-        "the server of s3://%s let %u of %u writers that raced make one object: its conditional "
-        "%s holds for one writer after the other alone, and two could overwrite one another",
+        "the server of s3://%s let %u of %u writers that raced make one object: its conditional %s "
+        "only works for one writer after the other, so two writers could overwrite each other",
         bucket->name, bucket->num_winners, RACE_WRITERS,
         bucket->exclusive == EXCLUSIVE_PUT ? "PUT" : "completion");
 }

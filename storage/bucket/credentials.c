@@ -134,7 +134,7 @@ static int renew(struct credentials *credentials)
     int64_t expires = credentials->keys->expires_s;
     if (error == 0 || expires == 0 || now >= expires)
         return error;
-    log_warn("storage", "credentials could not be renewed, those at hand end in %lld s: %s",
+    log_warn("storage", "credentials could not be renewed, the present ones expire in %lld s: %s",
              (long long)(expires - now), report_line());
     return 0;
 }

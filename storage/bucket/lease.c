@@ -97,7 +97,7 @@ static int find_lock(struct bucket *bucket, struct newest *out)
     bucket_key(folder, bucket, LOCK_FOLDER);
     ERR_TRY(bucket_list_at(bucket, folder, visit_lock, out));
     if (out->number == 0)
-        return report_error(ERR_NOT_FOUND, NULL, "nobody holds the lock");
+        return report_error(ERR_NOT_FOUND, NULL, "no process holds the lock");
     lock_key(key, bucket, out->number);
     return check_lease(bucket, key);
 }
@@ -118,7 +118,7 @@ int bucket_find_holder(struct storage *storage, const char *key)
 static void lose_lock(struct bucket *bucket)
 {
     if (!atomic_exchange(&bucket->is_lock_lost, true))
-        log_error("storage", "the lock of s3://%s/%s was lost: somebody else has taken it",
+        log_error("storage", "the lock of s3://%s/%s was lost: another process has taken it",
                   bucket->name, bucket->prefix);
 }
 
@@ -294,7 +294,8 @@ void bucket_release(struct storage *storage, struct storage_hold *hold, bool sta
     keeper->lock = keeper->lock == hold ? NULL : keeper->lock;
     pthread_mutex_unlock(&keeper->mutex);
     if (!stays && bucket_remove_at(bucket, hold->key) != 0)
-        log_warn("storage", "a lease stays until it expires: %s", report_line());
+        log_warn("storage", "could not remove a lease, which stays until it expires: %s",
+                 report_line());
     free(hold);
 }
 

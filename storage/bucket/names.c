@@ -64,8 +64,8 @@ int bucket_settle(struct bucket *bucket, const char *key, const char *nonce, int
     if (error == ERR_EXISTS && looked == ERR_NOT_FOUND) /* another process removed it meanwhile */
         return report_restore(&text, ERR_BUSY);
     report_restore(&text, error);
-    return report_error(ERR_UNSETTLED, "look whether it is there before anything depends on it",
-                        "nobody can tell whether \"%s\" was made: %s", key, text.message);
+    return report_error(ERR_UNSETTLED, "check whether it exists before anything depends on it",
+                        "it is unknown whether \"%s\" was made: %s", key, text.message);
 }
 
 static int put_once(struct bucket *bucket, const struct publication *publication,
@@ -212,8 +212,8 @@ static int fetch_first(struct bucket *bucket, const char *key, void *data, size_
     uint64_t whole = http->status == 206 ? http->whole_length : http->text_bytes;
     size_t wanted = whole < size ? (size_t)whole : size;
     if (error == 0 && http->text_bytes < wanted)
-        error = report_error(ERR_CORRUPT, NULL, "\"%s\" came with %zu bytes and not %zu", key,
-                             http->text_bytes, wanted);
+        error = report_error(ERR_CORRUPT, NULL, "the answer for \"%s\" has %zu bytes and not %zu",
+                             key, http->text_bytes, wanted);
     if (error == 0 && whole <= size)
         error = check_content(http, key, (size_t)whole);
     if (error == 0 && wanted > 0)

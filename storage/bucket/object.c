@@ -155,7 +155,8 @@ static void find_upload(struct bucket_object *object)
     if (error == 0 && object->upload.id[0] != '\0')
         error = s3_parts(object->bucket, &object->upload, object->key, note_part, object);
     if (error != 0) {
-        log_debug("storage", "no upload of %s is taken up: %s", object->key, report_line());
+        log_debug("storage", "no unfinished upload of %s is continued: %s", object->key,
+                  report_line());
         object->upload.id[0] = '\0';
     }
 }

@@ -96,7 +96,8 @@ static int run_race(struct racer *racers, uint32_t *out_winners)
     }
     pthread_mutex_destroy(&start);
     if (num_threads < RACE_WRITERS)
-        return report_error(ERR_MEMORY, NULL, "no threads to try what a bucket honours");
+        return report_error(ERR_MEMORY, NULL,
+                            "no threads to test the conditional writes of a bucket");
     return 0;
 }
 

@@ -69,7 +69,7 @@ int bucket_check_lock(const struct bucket *bucket)
     uint64_t until = atomic_load(&bucket->lock_until_ns);
     bool is_lost = atomic_load(&bucket->is_lock_lost) || (until != 0 && clock_ns() >= until);
     return is_lost ? report_error(ERR_STALE, "start it again",
-                                  "the lock of the store was lost: somebody else may be its writer")
+                                  "the lock of the store was lost: another process may write to it")
                    : 0;
 }
 
@@ -498,7 +498,7 @@ int s3_perform(struct bucket *bucket, struct s3_call *call)
         if (verdict >= AGAIN && !try_again(bucket, &tries, verdict, call))
             verdict = FINAL;
         else if (verdict >= AGAIN)
-            log_debug("storage", "once more: %s", report_line());
+            log_debug("storage", "retry: %s", report_line());
     }
     if (error == 0)
         count_success(bucket);

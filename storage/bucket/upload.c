@@ -66,7 +66,7 @@ int s3_upload_part(struct bucket *bucket, const struct s3_upload *upload, const 
         error = s3_perform(bucket, &call);
     snprintf(out_etag, HTTP_HEADER_BYTES, "%s", call.http.etag);
     if (error == 0 && out_etag[0] == '\0')
-        error = report_error(ERR_CORRUPT, NULL, "the server took a part and gave no ETag");
+        error = report_error(ERR_CORRUPT, NULL, "the server accepted a part without an ETag");
     s3_call_free(&call);
     return error;
 }
@@ -83,7 +83,7 @@ static int write_completion(char **out, const char *etags, size_t stride, uint32
     for (uint32_t i = 0; i < count; i++) {
         const char *etag = etags + i * stride;
         if (strpbrk(etag, "<>&") != NULL)
-            return report_error(ERR_CORRUPT, NULL, "the server gave a part a strange ETag");
+            return report_error(ERR_CORRUPT, NULL, "the server sent an invalid ETag of a part");
         at += (size_t)snprintf(text + at, size - at,
                                "<Part><PartNumber>%u</PartNumber><ETag>\"%s\"</ETag></Part>", i + 1,
                                etag);

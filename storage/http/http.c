@@ -336,10 +336,10 @@ static int fail_call(struct http_connection *connection, struct transfer *transf
     if (transfer->is_short_of_memory || code == CURLE_OUT_OF_MEMORY)
         return report_error(ERR_MEMORY, NULL, "no memory for the answer of a server");
     if (transfer->is_too_long)
-        return report_error(ERR_CORRUPT, NULL, "the server's answer is longer than was asked for");
+        return report_error(ERR_CORRUPT, NULL, "the server's answer is longer than the request");
     if (code == CURLE_SSL_CACERT_BADFILE || code == CURLE_URL_MALFORMAT)
-        return report_error(ERR_INVALID, "look at the endpoint and the authorities' file",
-                            "the server cannot be asked: %s", why);
+        return report_error(ERR_INVALID, "check the endpoint and the authorities' file",
+                            "the request could not be sent: %s", why);
     if (code == CURLE_PEER_FAILED_VERIFICATION)
         return report_error(ERR_DENIED, "name the authority that signed it: authorities",
                             "the server's certificate is not trusted: %s", why);

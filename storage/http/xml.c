@@ -42,7 +42,7 @@ static void XMLCALL begin_element(void *user, const char *name, const char **att
     size_t length = strlen(reader->path);
     (void)attributes;
     if (reader->depth == DEPTH_MAX || length + strlen(name) + 2 > sizeof reader->path) {
-        stop_reading(reader, "has too many elements in one another");
+        stop_reading(reader, "has too many nested elements");
         return;
     }
     reader->has_children[reader->depth] = true;
@@ -103,7 +103,7 @@ int xml_read(const char *text, size_t bytes,
     if (!is_fine && error == 0)
         error = XML_GetErrorCode(reader->parser) == XML_ERROR_NO_MEMORY
                     ? report_error(ERR_MEMORY, NULL, "no memory to read the answer of a server")
-                    : report_error(ERR_CORRUPT, NULL, "the server's answer is no XML: %s",
+                    : report_error(ERR_CORRUPT, NULL, "the server's answer is not XML: %s",
                                    XML_ErrorString(XML_GetErrorCode(reader->parser)));
     XML_ParserFree(reader->parser);
     explicit_bzero(reader, sizeof *reader); /* the response of a token service holds a secret */

@@ -41,7 +41,7 @@ int store_check(struct storage *storage, const struct manifest_summary *summary,
     free(text);
     if (error == 0 && (!manifest_summary_equal(&manifest->summary, summary) ||
                        (text_hash != 0 && manifest->text_hash != text_hash)))
-        error = report_error(ERR_CORRUPT, NULL, "its manifest was exchanged since it was listed");
+        error = report_error(ERR_CORRUPT, NULL, "its manifest was replaced after it was listed");
     if (error == 0)
         error = check_shards(storage, manifest, summary);
     manifest_free(manifest);
@@ -55,7 +55,7 @@ int store_check_shards(struct storage *storage, const char *prefix, const void *
     const char *slash = strrchr(prefix, '/');
     if (!slash || (size_t)(slash - prefix) >= sizeof place.run ||
         !retain_parse(slash + 1, &place.step, &place.attempt))
-        return report_error(ERR_INVALID, NULL, "%s is no directory of a checkpoint", prefix);
+        return report_error(ERR_INVALID, NULL, "%s is not a directory of a checkpoint", prefix);
     memcpy(place.run, prefix, (size_t)(slash - prefix));
     int error = parse(&manifest, storage, &place, text, bytes);
     if (error == 0)

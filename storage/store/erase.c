@@ -50,7 +50,7 @@ static int list_free(struct names *names, struct storage *storage, const char *r
     int error = store_for_notes(storage, STORE_PIN, run, refuse_pin, NULL);
     if (error == 0)
         error = store_for_leases(storage, run, refuse_entry,
-                                 (void *)(uintptr_t) "in use: somebody reads or writes it");
+                                 (void *)(uintptr_t) "in use: a process reads or writes it");
     return error == 0 ? storage_list(storage, run, add_name, names) : error;
 }
 

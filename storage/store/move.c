@@ -95,7 +95,7 @@ static int withdraw_if_emptied(struct storage *storage, const char *from, const 
     if (error != ERR_NOT_FOUND)
         return error;
     ERR_TRY(removal_remove_member(storage, prefix, MANIFEST_NAME));
-    return report_error(ERR_NOT_FOUND, NULL, "%s was emptied meanwhile", from);
+    return report_error(ERR_NOT_FOUND, NULL, "%s was emptied in the meantime", from);
 }
 
 /* Call it under a lease, or the store's lock, which prevent that the trash is emptied meanwhile. */

@@ -179,7 +179,7 @@ static int deny_lease(void *user, const struct storage_entry *entry)
     const char *prefix = user;
     return strcmp(entry->name, prefix + name_in(prefix)) != 0
                ? 0
-               : report_error(ERR_DENIED, NULL, "%s is in %s: somebody reads it", prefix,
+               : report_error(ERR_DENIED, NULL, "%s is in %s: a process reads it", prefix,
                               NOTE_LEASES);
 }
 
@@ -287,7 +287,7 @@ static int find_remover(struct storage *storage, const char *prefix, const char 
     if (error == 0)
         error = storage_list(storage, folder, visit_removing, &removers);
     return error == IS_REMOVED ? 0
-           : error == 0        ? report_error(ERR_NOT_FOUND, NULL, "nobody removes %s", prefix)
+           : error == 0        ? report_error(ERR_NOT_FOUND, NULL, "no process removes %s", prefix)
                                : error;
 }
 
@@ -310,7 +310,7 @@ int remover_alone(const struct removing *removing, struct storage *storage, cons
 {
     int error = find_remover(storage, prefix, removing->hold ? removing->key : "");
     if (error == 0)
-        return report_error(ERR_BUSY, "try again", "somebody else removes %s", prefix);
+        return report_error(ERR_BUSY, "try again", "another process removes %s", prefix);
     return error == ERR_NOT_FOUND ? refuse_tool(storage) : error;
 }
 
@@ -336,7 +336,7 @@ static int refuse_removal(struct storage *storage, const char *prefix)
             error = storage_find_holder(storage, NULL);
     }
     if (error == 0)
-        return report_error(ERR_NOT_FOUND, "take another one", "%s is being removed", prefix);
+        return report_error(ERR_NOT_FOUND, "use another checkpoint", "%s is being removed", prefix);
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
@@ -375,9 +375,10 @@ int store_put_note(struct storage *storage, enum store_note kind, const char *pr
     const char *folder = note_folders[kind];
     int error = note_publish(storage, folder, prefix, text);
     if (error == ERR_EXISTS && note_find(storage, folder, prefix) == ERR_NOT_FOUND)
-        return report_error(ERR_IO, "try again, and if it stays so remove what lies there",
-                            "%s/%s cannot be made: something has its name that is no note", folder,
-                            prefix + name_in(prefix));
+        return report_error(
+            ERR_IO, "try again; if the error stays, remove the file or directory of that name",
+            "%s/%s cannot be made: its name belongs to something that is not a note", folder,
+            prefix + name_in(prefix));
     return error != 0 ? error
                       : withdraw_note(storage, folder, prefix, refuse_removal(storage, prefix));
 }

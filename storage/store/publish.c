@@ -53,8 +53,8 @@ void store_unmark(struct storage *storage, const char *prefix)
     if (error == 0)
         error = storage_remove(storage, key);
     if (error != 0 && error != ERR_NOT_FOUND)
-        log_warn("storage", "%s/" MARK_NAME " stays until the next start: %s", prefix,
-                 report_line());
+        log_warn("storage", "%s/" MARK_NAME "could not be removed before the next start: %s",
+                 prefix, report_line());
 }
 
 int store_put_places(struct storage *storage, const struct manifest_summary *summary,

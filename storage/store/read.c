@@ -12,10 +12,10 @@
 
 static int report_moved(const struct manifest_summary *summary, const char *run)
 {
-    return report_error(ERR_MISMATCH, "or move it back",
-                        "it was saved in run %s and moved or copied here by hand; "
-                        "`ckpt-cli adopt %s` makes it loadable",
-                        summary->run, run);
+    return report_error(
+        ERR_MISMATCH, "or move it back",
+        "it was saved in run %s, and moved or copied here; `ckpt-cli adopt %s` makes it loadable",
+        summary->run, run);
 }
 
 int store_settle(struct manifest_summary *summary, struct storage *storage, const char *run,
@@ -75,7 +75,7 @@ int store_parse_manifest(struct manifest **out, struct storage *storage,
         error =
             store_settle(&(*out)->summary, storage, summary->run, summary->step, summary->attempt);
     if (error == 0 && summary->nonce[0] && !manifest_summary_equal(&(*out)->summary, summary))
-        error = report_error(ERR_CORRUPT, NULL, "its manifest was exchanged since it was listed");
+        error = report_error(ERR_CORRUPT, NULL, "its manifest was replaced after it was listed");
     if (error != 0) {
         manifest_free(*out);
         *out = NULL;
@@ -157,13 +157,13 @@ int store_read_part(struct shard_identity *out, char out_coordinator[MARK_NODE_B
     if (mark_read_part(out, out_coordinator, prefix, text))
         return 0;
     out_coordinator[0] = '\0';
-    return report_error(ERR_NOT_FOUND, NULL, "%s is of no part of a save", key);
+    return report_error(ERR_NOT_FOUND, NULL, "%s is not of a part of a save", key);
 }
 
 int store_read_reason(char *out, size_t size, struct storage *storage, const char *prefix)
 {
     int error = store_find_note(storage, STORE_QUARANTINE, prefix, out, size);
     if (error == 0 && out[0] == '\0')
-        snprintf(out, size, "no reason was noted");
+        snprintf(out, size, "no reason was recorded");
     return error;
 }

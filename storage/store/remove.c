@@ -283,7 +283,7 @@ int removal_give_way(const struct removing *removing, struct storage *storage, c
         return 0;
     report_keep(&text);
     if (removal_drop_tombstone(removing, storage, prefix) != 0)
-        log_warn("storage", "the tombstone of %s stays: %s", prefix, report_line());
+        log_warn("storage", "could not remove the tombstone of %s: %s", prefix, report_line());
     return report_restore(&text, error);
 }
 

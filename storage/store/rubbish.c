@@ -113,12 +113,12 @@ static int refuse_noted(struct storage *storage, const char *prefix)
 {
     int error = store_find_note(storage, STORE_PIN, prefix, NULL, 0);
     if (error == 0)
-        return report_error(ERR_CORRUPT, "bring it back from a copy, or take the pin away",
+        return report_error(ERR_CORRUPT, "restore it from a copy, or remove the pin",
                             "%s is pinned, and its manifest is lost", prefix);
     if (error == ERR_NOT_FOUND)
         error = store_find_note(storage, STORE_QUARANTINE, prefix, NULL, 0);
     if (error == 0)
-        return report_error(ERR_CORRUPT, "bring it back from a copy, or remove it by hand",
+        return report_error(ERR_CORRUPT, "restore it from a copy, or remove it by hand",
                             "%s is in quarantine, and its manifest is lost", prefix);
     return error == ERR_NOT_FOUND ? 0 : error;
 }

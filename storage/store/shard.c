@@ -57,7 +57,7 @@ int shard_check_header(struct storage *storage, const struct manifest *manifest,
     ERR_TRY(make_key(key, manifest, shard));
     void *header = malloc(manifest->shards[shard].data_start);
     if (!header)
-        return report_error(ERR_MEMORY, NULL, "no memory to look at %s", key);
+        return report_error(ERR_MEMORY, NULL, "no memory to check %s", key);
     int error = ERR_CORRUPT;
     for (uint32_t i = 0; i < HEADER_READS_MAX && error == ERR_CORRUPT; i++)
         error = fetch_header(storage, manifest, shard, expected, key, header);

@@ -467,7 +467,7 @@ TEST_BETWEEN(test_admit__a_manifest_exchanged_since_the_start_is_not_loaded, ope
     assert_int_equal(fclose(file), 0);
     free(text);
     assert_int_equal(load_all(bed, 1, &step), ERR_CORRUPT);
-    assert_non_null(strstr(report_line(), "exchanged"));
+    assert_non_null(strstr(report_line(), "replaced"));
 }
 
 /* ---- refused adoptions ---- */

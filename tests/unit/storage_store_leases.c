@@ -87,7 +87,7 @@ TEST_BETWEEN(test_leases__a_lease_lasts_as_long_as_its_holder, set_up, tear_down
     assert_int_equal(store_lease(storage, &hold, GROUP, "another"), 0);
     assert_int_equal(count_leased(storage), 2);
     assert_int_equal(store_remove(storage, GROUP), ERR_DENIED);
-    assert_non_null(strstr(report_line(), "somebody reads it"));
+    assert_non_null(strstr(report_line(), "a process reads it"));
     storage_release(storage, hold);
     assert_int_equal(count_leased(storage), 1);
     assert_int_equal(store_remove(storage, GROUP), ERR_DENIED);
