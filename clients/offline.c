@@ -105,7 +105,7 @@ static int choose(struct store_entry *out, const struct ckpt *ckpt,
     if (error != ERR_NOT_FOUND)
         return error;
     ERR_TRY(check_run(ckpt, choice->run));
-    return any_damaged ? report_error(ERR_CORRUPT, "name a step to look at it all the same",
+    return any_damaged ? report_error(ERR_CORRUPT, "name a step to show it anyway",
                                       "every checkpoint of run '%s' is damaged", ckpt->run)
                        : report_error(ERR_NOT_FOUND, "see `ckpt-cli list --store`",
                                       "run '%s' of the store %s has no such checkpoint", ckpt->run,

@@ -71,7 +71,7 @@ int selection_fail_none(const struct selection *selection, bool any_damaged)
 {
     char step[32] = "";
     if (selection->step < 0 && any_damaged)
-        return report_error(ERR_CORRUPT, "name a step to look at it all the same",
+        return report_error(ERR_CORRUPT, "name a step to show it anyway",
                             "every checkpoint of run '%s' is damaged", selection->run);
     if (selection->step >= 0)
         snprintf(step, sizeof step, " of step %lld", (long long)selection->step);
