@@ -415,7 +415,7 @@ def removed_sockets(world):
     wait_until(lambda: os.path.exists(path) and os.path.exists(path + ".arena"), world.log)
     world.save_one(2)
     test("sockets that were removed are made again, and take ranks", world.steps() == [1, 2])
-    test("which the log says", world.log().count("was removed, and is made again") == 2,
+    test("which the log says", world.log().count("was removed, and ckptd created it again") == 2,
          world.log())
     world.stop()
     code, _, err = world.cli("status", *world.where)
@@ -446,7 +446,7 @@ def lock_is_a_fifo(world):
     world.spawn()
     code = world.process.wait(PATIENCE)
     test("a lock that is a FIFO is named, with 78", code == EXIT_DO_NOT_RETRY and
-         ".holdfast.lock in the store is no regular file, but a FIFO" in world.log(),
+         ".holdfast.lock in the store is not a regular file, but a FIFO" in world.log(),
          (code, world.log()))
     os.unlink(lock)
     os.rename(lock + "-", lock)

@@ -58,7 +58,7 @@ def main():
              took is not None and took < OVERTIME_S + SLACK_S, (took, world.log()))
         test("and not before", took is not None and took >= OVERTIME_S - 1, took)
         test("with the code of a program that is to be started again",
-             world.process.poll() == 75 and "the disk does not answer" in world.log(),
+             world.process.poll() == 75 and "the disk does not respond" in world.log(),
              (world.process.poll(), world.log()))
         world.store = store
         test("what was committed before is there", world.steps() == [1] and not world.all_verify())

@@ -212,7 +212,7 @@ def a_server_where_several_win_a_race_is_refused_but_for_a_single_writer(_):
         with Driver(WHERE, server.environment) as driver:
             assert driver.opened[0] == "ERR_DENIED" and "SINGLE_WRITER" in driver.opened[1]
             assert "4 of 4 writers that raced make one object" in driver.opened[1], driver.opened
-            assert f"conditional {what} holds for one" in driver.opened[1], driver.opened
+            assert f"conditional {what} only works for one" in driver.opened[1], driver.opened
         assert not server.objects and not server.uploads, (server.objects, server.uploads)
         with Driver(WHERE, server.environment, {"HOLDFAST_S3_SINGLE_WRITER": "true"}) as driver:
             assert "that several win" in driver.good("describe")
@@ -247,7 +247,7 @@ def what_was_not_answered_is_unsettled_until_it_is_read_back(_):
         server.fault = Fault(1, "drop", after=True, times=10**6,
                              match=lambda request: "/p/a" in request.path)
         word, text = driver.do("publish", "a", "1")
-        assert word == "ERR_UNSETTLED" and "nobody can tell" in text, (word, text)
+        assert word == "ERR_UNSETTLED" and "it is unknown whether" in text, (word, text)
         assert "p/a" in server.objects
         server.fault = Fault(1, "drop", after=True, times=10**6, match=lambda request:
                              "/p/b" in request.path and request.command == "PUT")

@@ -170,7 +170,7 @@ def not_taken(bed):
     code, out, err = one.cli("pin", name, *one.where)
     bed.server.fault = None
     test("a pin that the bucket does not take is not called made",
-         code != 0 and "on this node alone" in err, (code, out, err))
+         code != 0 and "only on this node" in err, (code, out, err))
     code, out, err = one.cli("pin", name, *one.where)
     test("and is made by the next call", code == 0 and bed.keys("/pins/", "step-00000008"),
          (code, out, err))
