@@ -111,7 +111,7 @@ def removed(first, second, run):
     first.save_one(3)
     wait_until(lambda: is_at(second, run, 3, "replicated(mem)", "memory,n1"), second.said)
     name = f"{run}@3-a{second.entry(run, 3)['attempt']}"
-    came = f"step 3, attempt {second.entry(run, 3)['attempt']}: a copy from"
+    came = f"step 3, attempt {second.entry(run, 3)['attempt']}: received a copy from"
     code, out, err = second.cli("rm", name, "--yes", *second.where)
     test("rm names the node that keeps its own copy", code == 0 and
          "copies of it stay at n1, until it is removed there" in out, (code, out, err))
