@@ -80,7 +80,8 @@ def moved(world):
     assert comes_to(lambda: history_is_written(world), True)
     os.rename(path, aside)
     test("a whole run leaves the list", steps(world) == [])
-    # ckptd may have made the folder again for a late note: the run comes back beside that.
+    # A second after the list, ckptd writes into the run's journal that they vanished, which makes
+    # its folder again.
     shutil.copytree(aside, path, dirs_exist_ok=True)
     said = rescan(world)
     test("and comes back", said["added"] == 3 and steps(world) == [1, 2, 3], said)

@@ -207,14 +207,13 @@ static void judge_health(struct finding *f)
 static void judge_peak(struct finding *f)
 {
     const struct preflight_products *model = &f->model;
-    double part = model->rate / model->peak;
-    if (model->rate <= 0 || model->peak <= 0 || part >= PREFLIGHT_PEAK_PART ||
+    if (model->rate <= 0 || model->rate >= PREFLIGHT_PEAK_PART * model->peak ||
         model->mean_flops < PREFLIGHT_PEAK_SECONDS * model->peak)
         return;
     preflight_add_text(f->problem,
                        "products at the model's shapes at %.1f %% of the peak, %.3g of %.3g "
                        "TFLOP/s: low clocks or power limit, or metrics.peak_tflops is wrong",
-                       100 * part, model->rate / 1e12, model->peak / 1e12);
+                       100 * model->rate / model->peak, model->rate / 1e12, model->peak / 1e12);
     if (f->fitness == FIT)
         f->fitness = SLOW;
 }

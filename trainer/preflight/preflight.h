@@ -34,6 +34,7 @@ struct pair_rates {
 struct preflight_shape {
     uint32_t rows, in, out_dim;
     uint32_t count; /* of its matrices in a step of one micro-batch */
+    double flops;   /* of their forward, also of what is not measured: the weight of `rate` */
     double rate;    /* floating-point operations/s */
 };
 /* The products of a micro-batch on one rank. At most a shape for each matrix of a layer, and one

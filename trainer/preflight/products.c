@@ -9,7 +9,6 @@
 #include "proto/base/report.h"
 #include "trainer/model/model.h"
 #include "trainer/model/shape.h"
-#include "trainer/observe/peaks.h"
 #include "trainer/preflight/private.h"
 
 #include <math.h>
@@ -93,7 +92,8 @@ static int multiply_small(struct products *p, uint32_t side, double *out_rate)
 {
     size_t operand = (size_t)side * IN * 2, product = (size_t)side * side * 2;
     struct preflight_shape shape = {.rows = side, .in = IN, .out_dim = side};
-    ERR_TRY(take_memory(p, &shape, KERNEL_BF16, operand + product, fmax(operand, product)));
+    ERR_TRY(take_memory(p, &shape, KERNEL_BF16, operand + product,
+                        operand > product ? operand : product));
     for (size_t i = 0; i < (size_t)side * IN; i++)
         ((uint16_t *)p->host)[i] = bf16_of(small(i));
     struct kernel_linear linear = {.out = (char *)p->memory + operand,
@@ -135,7 +135,7 @@ static int measure_small(struct products *p, double *out_rate)
 
 /* ---- the model's ---- */
 
-/* The sizes of a product by this matrix. */
+/* The product of a micro-batch by this matrix. */
 static struct preflight_shape cut_matrix(const struct config *config,
                                          const struct model_tensor *tensor)
 {
@@ -148,9 +148,10 @@ static struct preflight_shape cut_matrix(const struct config *config,
         out = (out + blocks - 1) / blocks;
     else
         out /= blocks < tensor->heads ? blocks : tensor->heads;
+    double flops = 2.0 * (double)rows * (double)in * (double)out;
     out = out < DIMENSION_MAX ? out : DIMENSION_MAX;
     in = in < DIMENSION_MAX ? in : DIMENSION_MAX;
-    return (struct preflight_shape){(uint32_t)rows, (uint32_t)in, (uint32_t)out, 1, 0};
+    return (struct preflight_shape){(uint32_t)rows, (uint32_t)in, (uint32_t)out, 1, flops, 0};
 }
 
 static void add_shape(struct preflight_products *out, const struct preflight_shape *shape)
@@ -160,8 +161,10 @@ static void add_shape(struct preflight_products *out, const struct preflight_sha
         i++;
     if (i == out->num)
         out->of[out->num++] = *shape;
-    else
+    else {
         out->of[i].count += shape->count;
+        out->of[i].flops += shape->flops;
+    }
 }
 
 /* All layers are alike. The output is left out if only the tokens tell the vocabulary. */
@@ -177,6 +180,7 @@ static int list_shapes(struct preflight_products *out, const struct config *conf
     for (uint32_t i = first; i < first + num; i++) {
         struct preflight_shape of = cut_matrix(config, &table->tensors[i]);
         of.count = shape.layers;
+        of.flops *= shape.layers;
         if (table->tensors[i].dims == 2)
             add_shape(out, &of);
     }
@@ -188,7 +192,7 @@ static int list_shapes(struct preflight_products *out, const struct config *conf
     return 0;
 }
 
-static double flops_of(const struct preflight_shape *shape) /* of one of three products */
+static double measured_flops(const struct preflight_shape *shape) /* of one of three products */
 {
     return 2.0 * shape->rows * shape->in * shape->out_dim;
 }
@@ -283,7 +287,7 @@ static int time_shape(struct products *p, struct preflight_shape *s, enum kernel
         ERR_TRY(multiply(p, s, &at, dtype, times, &seconds));
         least = fmin(least, seconds);
     }
-    s->rate = 3 * flops_of(s) / least;
+    s->rate = 3 * measured_flops(s) / least;
     return 0;
 }
 
@@ -300,13 +304,12 @@ static int measure_model(struct products *p, struct preflight_products *out)
         int rc = time_shape(p, shape, is_float ? KERNEL_F32 : KERNEL_BF16);
         free_memory(p);
         ERR_TRY(rc);
-        flops += 3 * shape->count * flops_of(shape);
-        seconds += 3 * shape->count * flops_of(shape) / shape->rate;
-        num += 3 * shape->count;
+        flops += shape->flops;
+        seconds += shape->flops / shape->rate;
+        num += shape->count;
     }
-    double peak = config->peak_tflops;
     out->rate = flops / seconds;
-    out->peak = 1e12 * (peak > 0 ? peak : peaks_find(kernels_describe(p->rank->kernels), is_float));
+    out->peak = 1e12 * rank_peak_tflops(p->rank);
     out->mean_flops = flops / num;
     return 0;
 }

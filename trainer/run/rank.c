@@ -183,11 +183,16 @@ static int open_ahead(struct rank *r)
     return ahead_open(&r->ahead, &options);
 }
 
-static int open_metrics(struct rank *r)
+double rank_peak_tflops(const struct rank *r)
 {
     bool is_float = r->config->mixed_precision_param == DTYPE_FLOAT32;
-    r->stragglers.config = r->config;
     double peak = r->config->peak_tflops;
+    return peak > 0 ? peak : peaks_find(kernels_describe(r->kernels), is_float);
+}
+
+static int open_metrics(struct rank *r)
+{
+    r->stragglers.config = r->config;
     struct metrics_options options = {
         .config = r->config,
         .rank = r->world->rank,
@@ -195,7 +200,7 @@ static int open_metrics(struct rank *r)
         .data = r->data,
         .flops_per_token = model_flops_per_token(r->table, (uint32_t)r->config->seq_len),
         .recomputed_flops = parallel_recomputed_flops(r->parallel),
-        .peak_tflops = peak > 0 ? peak : peaks_find(kernels_describe(r->kernels), is_float),
+        .peak_tflops = rank_peak_tflops(r),
         .connect_seconds = r->world->connect_seconds,
         .device = r->device,
         .flight = r->world->flight,

@@ -48,6 +48,9 @@ struct rank_bench {
  * rank. */
 int rank_bench_open(struct rank_bench *bench, struct rank *rank, const char *name);
 void rank_bench_close(struct rank_bench *bench);
+/* The peak of its processor in the compute type: metrics.peak_tflops or its data sheet; 0: not
+ * known. Call it when the kernels are open. */
+double rank_peak_tflops(const struct rank *rank);
 void rank_close(struct rank *rank);
 /* Loads the newest checkpoint, or initialises weights. Collective. */
 int rank_load(struct rank *rank);
