@@ -38,6 +38,11 @@ _Static_assert(CKPT_DIMS_MAX <= LAYOUT_DIMS_MAX && CKPT_ARRAY_DIMS_MAX == LAYOUT
 #define DESCRIBE_MS_DEFAULT 60000u
 #define CLOSE_MS 60000u /* for the last save of a rank on another node to arrive */
 
+/* The pause after a failed ckpt_renew: at most 0.5 % of training. */
+#define LOST_PAUSE_TRIES 200u /* times the duration of the try */
+#define LOST_PAUSE_NS_MIN 500000000ull
+#define LOST_PAUSE_NS_MAX 60000000000ull
+
 static _Thread_local const volatile int *stop_of_thread;
 
 void ckpt_heed_stop(const volatile int *stop)
@@ -280,6 +285,35 @@ int ckpt_describe_arrays(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_
     struct session_tensors described;
     int error = session_arrays_copy(&described, arrays, num_arrays, false);
     return error != 0 ? error : describe(ckpt, attempt, &described);
+}
+
+bool ckpt_is_lost(const struct ckpt *ckpt)
+{
+    return session_handle_is_open(ckpt) && ckpt->attempt != 0 && clock_ns() >= ckpt->lost_ns &&
+           !session_alive(ckpt);
+}
+
+int ckpt_renew(struct ckpt *ckpt)
+{
+    ERR_TRY(session_handle_check(ckpt));
+    if (ckpt->attempt == 0 || ckpt->save.is_open)
+        return report_error(ERR_INVALID, "describe before, and end the save",
+                            "a session was renewed %s",
+                            ckpt->attempt == 0 ? "before ckpt_describe" : "while a save is open");
+    if (session_alive(ckpt))
+        return 0;
+    uint64_t begin = clock_ns(), retry_ns = ckpt->retry_ns;
+    uint32_t backoff_ms = ckpt->backoff_ms;
+    ckpt->retry_ns = 0;
+    int error = session_renew(ckpt);
+    if (error == 0)
+        return 0;
+    ckpt->retry_ns = retry_ns; /* the next save tries all the same */
+    ckpt->backoff_ms = backoff_ms;
+    uint64_t end = clock_ns(), pause = LOST_PAUSE_TRIES * (end - begin);
+    pause = pause < LOST_PAUSE_NS_MIN ? LOST_PAUSE_NS_MIN : pause;
+    ckpt->lost_ns = end + (pause > LOST_PAUSE_NS_MAX ? LOST_PAUSE_NS_MAX : pause);
+    return error;
 }
 
 int ckpt_move(struct ckpt *ckpt, uint32_t index, void *data)

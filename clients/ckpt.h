@@ -277,6 +277,15 @@ double ckpt_asked_within(const struct ckpt *ckpt);
  * falls, so a request stays when ckptd ends before the save. */
 uint32_t ckpt_saves_asked(const struct ckpt *ckpt);
 
+/* Without these two a rank connects to a restarted ckptd at its next ckpt_save_begin, and requests
+ * do not reach it before. ckpt_is_lost: the connection has ended, and it is time to try again.
+ * Cheap enough for every step: one system call. ckpt_renew describes the tensors again, as a
+ * ckpt_save_begin does, with the same waits. Both are for times without an open save. All ranks
+ * should agree that one is lost, then all call ckpt_renew, which does nothing on the others. After
+ * a failure ckpt_is_lost is false for 200 times as long as the try took: 0.5 s to 60 s. */
+bool ckpt_is_lost(const struct ckpt *ckpt);
+int ckpt_renew(struct ckpt *ckpt);
+
 /* The current work of the rank. ckptd reports it when the rank dies, by any signal, or hangs. */
 struct ckpt_doing {
     uint32_t size;            /* sizeof(struct ckpt_doing) */

@@ -5,7 +5,7 @@
  * which makes a new one. It tries at most once per back-off interval, a time that doubles; one try
  * waits SESSION_HELLO_AGAIN_MS for ckptd. When ckptd answers, the back-off is reset and the rank
  * describes again, waiting SESSION_DESCRIBE_AGAIN_MS for the others. Ranks that reconnected at
- * different saves meet at the next one.
+ * different saves meet at the next one. Ranks may do the same between saves (ckpt_renew).
  *
  * A ckptd refuses a connection of a user that has spent its budget. libckpt then retries with
  * jitter: for connect_ms in ckpt_open, for the time-out of the call in ckpt_describe.

@@ -121,6 +121,7 @@ struct ckpt {
     char warning[256];   /* ckptd's warning about the last save that was waited for; "": none */
     uint64_t retry_ns;   /* make no try to reconnect before (CLOCK_MONOTONIC) */
     uint32_t backoff_ms;
+    uint64_t lost_ns;      /* ckpt_is_lost() is false before (CLOCK_MONOTONIC) */
     uint64_t poll_ns;      /* ckptd did not answer a poll: make no other before; 0: it did */
     uint32_t poll_pause_s; /* the pause of polls */
 };

@@ -51,6 +51,8 @@ static int train_steps(struct rank *r, unsigned *out_seen)
         ERR_TRY(snapshot_copied(r->snapshot)); /* a save's copy overlaps one step at most */
         if (result.is_dropped)
             break;
+        if (result.seen & SWITCH_RENEW)
+            snapshot_renew(r->snapshot);
         if (p->step <= before) /* the step was undone */
             continue;
         ERR_TRY(train_step_made(r, &result));

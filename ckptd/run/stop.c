@@ -21,8 +21,9 @@
 
 static int none_is_here(const struct run *run)
 {
-    return report_error(ERR_NOT_FOUND, "ask the ckptd of a node that trains it",
-                        "no rank of run %s is connected to this ckptd", run->name);
+    return report_error(
+        ERR_NOT_FOUND, "ask the ckptd of a node that trains it; after its restart, wait for a step",
+        "no rank of run %s is connected to this ckptd", run->name);
 }
 
 void stop_call(struct service *service, struct rpc_call *call,

@@ -9,7 +9,7 @@
 . tests/integration/lib_tiny.sh
 
 command -v mpirun >/dev/null || { echo "mpirun is missing: make deps installs it"; exit 77; }
-plan 18
+plan 20
 make_tiny
 start_ckptd --limits.hang_ms 1000
 ranks() { # RUN [SETTING...]: in the background, its id in $pid
@@ -70,9 +70,14 @@ check "and is begun when ckptd is back" wait_for 60 saves_are accepted 2
 stop_ckptd KILL
 start_ckptd
 check "if ckptd dies again before it is durable, another comes" wait_for 60 saves_are durable 2
-kill_ours TERM "$pid"
+stop_ckptd KILL
+start_ckptd
+stops() { "$BUILD/ckpt-cli" stop asked --server "$server" >/dev/null 2>&1; }
+check "without a save of their own the ranks find a ckptd that is back, and can be stopped" \
+    wait_for 20 stops
 ended
-check_equal "then the last step" "$(grep -c "is durable" "$tmp/asked.log")" 3
+check "and say that they found it" says asked "ckptd is back: the ranks are connected again"
+check_equal "then the last step is saved" "$status-$(grep -c "is durable" "$tmp/asked.log")" 78-3
 
 # Without saves, in which a rank may wait longer.
 ranks late --training.steps 1000000 --checkpoint.interval 1000000 --comm.train_timeout_seconds 2

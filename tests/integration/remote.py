@@ -60,6 +60,13 @@ def start(world, *options):
                 world.path("node"), "--tls.bulk_advertise", world.relay.address, *options)
 
 
+def kill_and_restart(world, *options):
+    world.process.send_signal(signal.SIGKILL)
+    world.process.wait()
+    world.relay.go_on()
+    start(world, *options)
+
+
 def whole(world):
     good, said = ends(train(world, "whole", world.address))
     test("a run whose ckptd is on another node trains and saves", good, said)
@@ -97,10 +104,7 @@ def other_ckptd(world):
     process = train(world, "lost", world.address, run="lost", identity="operator")
     comes(lambda: world.relay.passed > passed + 100_000)
     world.relay.hold()
-    world.process.send_signal(signal.SIGKILL)
-    world.process.wait()
-    world.relay.go_on()
-    start(world, "--memory.pool_bytes", "2MiB", "--memory.segment_bytes", "1MiB")
+    kill_and_restart(world, "--memory.pool_bytes", "2MiB", "--memory.segment_bytes", "1MiB")
     ends(process, None)
     good, said = ends(train(world, "lost", world.address, run="lost", identity="operator"))
     test("after a ckptd that died in mid-stream, and through windows, a run ends", good, said)
@@ -122,9 +126,11 @@ def asked(world):
     test("ckpt-cli save asks the ranks of another node", code == 0 and "2 ranks" in out, out)
     test("they save long before their interval is over",
          comes(lambda: " is durable " in said_by(process)), said_by(process))
-    code, out, _ = world.cli("stop", "asked", *world.where)
+    kill_and_restart(world, "--limits.hang_ms", "1000")
+    test("after a restart of ckptd they are there again before their next save",
+         comes(lambda: world.cli("stop", "asked", *world.where)[0] == 0), said_by(process))
     good, said = ends(process, 78)
-    test("ckpt-cli stop ends them without a further save before", code == 0 and good, said)
+    test("ckpt-cli stop ends them without a further save before", good, said)
     steps = [int(step) for step in re.findall(r"step (\d+) is durable", said)]
     last = max(losses(world, "asked"))
     test("but for that of the last step", len(steps) == 2 and steps[1] == last, (steps, last))

@@ -285,6 +285,8 @@ static void calls_are_invalid(struct ckpt *ckpt, struct ckpt_save *save)
     assert_int_equal(ckpt_asked(ckpt), 0);
     assert_true(ckpt_asked_within(ckpt) == INFINITY);
     assert_int_equal(ckpt_saves_asked(ckpt), 0);
+    assert_false(ckpt_is_lost(ckpt));
+    assert_int_equal(ckpt_renew(ckpt), CKPT_INVALID);
     assert_int_equal(ckpt_room_saves(ckpt), -1);
     assert_true(ckpt_hours_to_full(ckpt) == -1);
     ckpt_phase(ckpt, CKPT_PHASE_QUIET);

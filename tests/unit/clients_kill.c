@@ -214,6 +214,55 @@ TEST_BETWEEN(test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training, bed_ope
     assert_int_equal(loaded.loaded_step, group.loaded_step);
 }
 
+#define TRY_NS_MAX 1000000000ull
+#define FOUND_NS_MAX 20000000000ull
+
+static int renew_until_found(struct ckpt *ckpt)
+{
+    uint64_t end = now_ns() + FOUND_NS_MAX;
+    int error = CKPT_UNAVAILABLE;
+    while (error != 0 && now_ns() < end) {
+        error = ckpt_is_lost(ckpt) ? ckpt_renew(ckpt) : error;
+        sleep_ms(error != 0 ? 5 : 0);
+    }
+    return error;
+}
+
+/* Loses ckptd between two saves, and finds it again before the second. */
+static int find_again(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                      uint32_t rank)
+{
+    if (ckpt_is_lost(ckpt) || save_together(group, ckpt, tensors, rank, 1, true) != 0)
+        return rank_failed(group, "the save before", rank);
+    end_process(&kill_plan.bed->ckptd, SIGKILL);
+    uint64_t began = now_ns();
+    bool is_lost = ckpt_is_lost(ckpt) && ckpt_renew(ckpt) == CKPT_UNAVAILABLE;
+    fprintf(stderr, "# a try took %llu us\n", (unsigned long long)((now_ns() - began) / 1000));
+    if (!is_lost || now_ns() - began > TRY_NS_MAX)
+        rank_failed(group, "a try without a ckptd", rank);
+    if (ckpt_is_lost(ckpt))
+        rank_failed(group, "the pause after a try", rank);
+    start_ckptd(kill_plan.bed);
+    if (renew_until_found(ckpt) != 0 || ckpt_is_lost(ckpt) || ckpt_renew(ckpt) != 0)
+        rank_failed(group, "ckptd is back", rank);
+    struct ckpt_save *save;
+    if (ckpt_save_begin(ckpt, &save, 2, "{}") != 0)
+        return rank_failed(group, "the save after", rank);
+    if (ckpt_renew(ckpt) != CKPT_INVALID)
+        rank_failed(group, "an open save", rank);
+    ckpt_save_abort(save);
+    return 0;
+}
+
+TEST_BETWEEN(test_ckpt__a_killed_ckptd_is_found_again_between_two_saves, bed_open, bed_close)
+{
+    struct bed *bed = *state;
+    struct group group = make_group(bed, 1, 12, 0);
+    group.work = find_again;
+    kill_plan.bed = bed;
+    assert_int_equal(run_group(&group), 0);
+}
+
 /* SIGSTOP; SIGCONT lets it continue. */
 static bool stop_ckptd(void)
 {

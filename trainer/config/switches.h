@@ -30,9 +30,10 @@ enum {
     SWITCH_MEMORY = 8,        /* a rank is short of memory */
     SWITCH_STOP = 16,         /* ckptd was asked to stop the run */
     SWITCH_STOP_UNSAVED = 32, /* and not to save */
+    SWITCH_RENEW = 64,        /* a rank has lost its ckptd, and it is time to look for it */
     SWITCHES_FOR_GOOD = SWITCH_KILL | SWITCH_STOP | SWITCH_STOP_UNSAVED,
     SWITCHES_STOP = SWITCHES_FOR_GOOD | SWITCH_DURATION | SWITCH_MEMORY,
-    SWITCHES_BITS = 6,
+    SWITCHES_BITS = 7,
 };
 
 struct switches {

@@ -488,11 +488,22 @@ int64_t snapshot_durable_step(const struct snapshot *s)
 
 unsigned snapshot_asked(const struct snapshot *s)
 {
-    uint32_t asked = snapshot_is_taken(s) ? ckpt_asked(s->ckpt) : 0;
-    uint32_t saves = snapshot_is_taken(s) ? ckpt_saves_asked(s->ckpt) : 0;
-    if ((asked & CKPT_ASKED_STOP) == 0)
-        return saves > s->saves_heeded && clock_seconds() >= s->heed_at ? SWITCH_SAVE : 0;
-    return asked & CKPT_ASKED_NO_SAVE ? SWITCH_STOP_UNSAVED : SWITCH_STOP;
+    if (!snapshot_is_taken(s))
+        return 0;
+    uint32_t asked = ckpt_asked(s->ckpt);
+    if (asked & CKPT_ASKED_STOP)
+        return asked & CKPT_ASKED_NO_SAVE ? SWITCH_STOP_UNSAVED : SWITCH_STOP;
+    bool saves = ckpt_saves_asked(s->ckpt) > s->saves_heeded && clock_seconds() >= s->heed_at;
+    bool is_lost = s->copying_step < 0 && ckpt_is_lost(s->ckpt); /* a copy has its own answer */
+    return (saves ? SWITCH_SAVE : 0) | (is_lost ? SWITCH_RENEW : 0);
+}
+
+void snapshot_renew(struct snapshot *s)
+{
+    bool was_lost = ckpt_is_lost(s->ckpt);
+    int rc = ckpt_renew(s->ckpt);
+    if (was_lost && rc == 0 && snapshot_is_rank_0(s))
+        log_info("checkpoint", "ckptd is back: the ranks are connected again");
 }
 
 int snapshot_compare(struct snapshot *s, int64_t step)

@@ -135,8 +135,12 @@ void snapshot_begins_step(struct snapshot *snapshot, int64_t step);
 /* Tells ckptd whether the next phase of training suffers from ckptd's work. Not collective. */
 void snapshot_phase(struct snapshot *snapshot, bool is_busy);
 /* Requests of `ckpt-cli stop` and `ckpt-cli save` to this rank: SWITCH_STOP, SWITCH_STOP_UNSAVED,
- * or SWITCH_SAVE until a save is begun, with pauses after one that was not. Not collective. */
+ * or SWITCH_SAVE until a save is begun, with pauses after one that was not. Also SWITCH_RENEW if
+ * the rank has lost its ckptd, with pauses. Not collective. */
 unsigned snapshot_asked(const struct snapshot *snapshot);
+/* Call on all ranks when one has SWITCH_RENEW and no copy is in progress: connects to ckptd again
+ * if it is back, so that requests reach the ranks before the next save. */
+void snapshot_renew(struct snapshot *snapshot);
 /* The newest step known to be durable; -1: none, or checkpoints are off. Not collective. */
 int64_t snapshot_durable_step(const struct snapshot *snapshot);
 /* Rank 0, after each step: true if a save is due with checkpoint.interval = "auto". Not
