@@ -105,6 +105,9 @@ void catalog_damage_text(char *out, size_t size, const struct fault *fault);
 /* Lists it with that flaw: it is not served, not removed, and no note is written; an operator must
  * act. */
 void catalog_set_aside(struct checkpoint *checkpoint, const char *flaw, const char *text);
+#define CATALOG_ASIDE_TEXT                                                                        \
+    "it has no manifest, and no mark of unfinished work: put the manifest back, and start ckptd " \
+    "again; or remove it: ckpt-cli rm"
 /* Quarantines it with this reason, in memory. */
 void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven);
 /* Takes over the note beside its local copy, which has the result of the last verification

@@ -232,6 +232,12 @@ void history_note(struct run *run, const struct history_event *event)
     }
 }
 
+void history_drop(struct run *run)
+{
+    if (!history_is_written(run))
+        run->history.bytes = 0;
+}
+
 /* ---- History ---- */
 
 static void work_read(struct job *job)

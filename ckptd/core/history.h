@@ -28,6 +28,9 @@ bool history_is_written(const struct run *run);
 void history_note(struct run *run, const struct history_event *event);
 /* For a run that does not exist any more. */
 void history_log(const char *run, const struct history_event *event);
+/* The run's directory is gone, and its journal with it: does not make it again for the lines that
+ * are not written yet. */
+void history_drop(struct run *run);
 void history_call(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__HistoryRequest *request);
 /* At shutdown: writes the remaining lines now. */

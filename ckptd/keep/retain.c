@@ -13,6 +13,7 @@
  * local copy that is wanted in the far tier must be there before it is dropped (drop_copies.c).
  *
  * Limit: one plan at a time per run (ERR_BUSY). retain_rules.c decides when which rules apply. */
+#include "proto/format/flaw.h"
 #include "proto/format/retain.h"
 
 #include "ckptd/core/catalog.h"
@@ -265,6 +266,28 @@ static void note_read(struct pruning *pruning)
     }
 }
 
+/* It is missing in the tier. Shards without a manifest stay listed: an operator must act. */
+static void note_missing(const struct pruning *pruning, const struct candidate *candidate,
+                         struct checkpoint *checkpoint)
+{
+    bool is_elsewhere = catalog_lost(checkpoint, pruning->tier);
+    if (!is_elsewhere && candidate->is_aside) {
+        catalog_set_aside(checkpoint, FLAW_ASIDE, CATALOG_ASIDE_TEXT);
+        return;
+    }
+    if (!is_elsewhere && !resident_take_out(checkpoint))
+        return;
+    if (!is_elsewhere)
+        catalog_drop(checkpoint);
+    history_note(pruning->run, &(struct history_event){.name = "vanish",
+                                                       .step = candidate->summary.step,
+                                                       .attempt = candidate->summary.attempt,
+                                                       .by = "another program"});
+    log_error("retain", "run %s, step %llu, attempt %llu has vanished from the store: %s",
+              pruning->run->name, (unsigned long long)candidate->summary.step,
+              (unsigned long long)candidate->summary.attempt, candidate->fault.message);
+}
+
 /* Reports the results of the checks to the catalog, even if the plan failed. */
 static void note_checks(struct pruning *pruning)
 {
@@ -276,20 +299,10 @@ static void note_checks(struct pruning *pruning)
                 : NULL;
         if (!checkpoint)
             continue;
-        if (!pruning->items[i].is_vanished)
+        if (pruning->items[i].is_vanished)
+            note_missing(pruning, candidate, checkpoint);
+        else
             catalog_damage(checkpoint, pruning->tier, &candidate->fault);
-        else if (catalog_lost(checkpoint, pruning->tier) || resident_take_out(checkpoint)) {
-            if (copies_at(checkpoint, pruning->tier)->is_there) /* that was the last copy */
-                catalog_drop(checkpoint);
-            history_note(pruning->run,
-                         &(struct history_event){.name = "vanish",
-                                                 .step = candidate->summary.step,
-                                                 .attempt = candidate->summary.attempt,
-                                                 .by = "another program"});
-            log_error("retain", "run %s, step %llu, attempt %llu has vanished from the store: %s",
-                      pruning->run->name, (unsigned long long)candidate->summary.step,
-                      (unsigned long long)candidate->summary.attempt, candidate->fault.message);
-        }
     }
 }
 

@@ -76,6 +76,21 @@ static int read_verified(struct pruning *pruning)
     return 0;
 }
 
+/* Its manifest was not found. */
+static void note_vanished(struct pruning *pruning, uint32_t index, int error)
+{
+    struct candidate *candidate = &pruning->candidates[index];
+    const struct manifest_summary *summary = &candidate->summary;
+    char prefix[STORAGE_KEY_MAX];
+    enum store_rest rest;
+    pruning->items[index].is_vanished = true;
+    fault_take(&candidate->fault, error);
+    candidate->is_aside =
+        pruning->tier == TIER_LOCAL &&
+        shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt) == 0 &&
+        store_rest(retain_storage(pruning), prefix, &rest) == 0 && rest == STORE_REST_ASIDE;
+}
+
 static int read_metric(struct pruning *pruning, uint32_t index)
 {
     struct retain_item *item = &pruning->items[index];
@@ -84,10 +99,8 @@ static int read_metric(struct pruning *pruning, uint32_t index)
                                     &pruning->candidates[index].summary);
     if (error == ERR_MEMORY)
         return error;
-    if (error == ERR_NOT_FOUND) {
-        item->is_vanished = true;
-        fault_take(&pruning->candidates[index].fault, error);
-    }
+    if (error == ERR_NOT_FOUND)
+        note_vanished(pruning, index, error);
     if (error != 0) { /* it cannot be verified: then it stays */
         item->is_damaged = error != ERR_NOT_FOUND;
         return 0;
@@ -121,9 +134,10 @@ static int check_copy(void *user, uint32_t index)
     int unread = error == 0 && pruning->tier == TIER_FAR
                      ? store_read_verified(&verified, retain_storage(pruning), &candidate->summary)
                      : ERR_NOT_FOUND;
-    item->is_vanished = error == ERR_NOT_FOUND;
     item->is_damaged = (error != 0 && error != ERR_NOT_FOUND) || verified_stays(unread, &verified);
-    if (error == ERR_NOT_FOUND || error == ERR_CORRUPT)
+    if (error == ERR_NOT_FOUND)
+        note_vanished(pruning, index, error);
+    if (error == ERR_CORRUPT)
         fault_take(&candidate->fault, error);
     return error == ERR_MEMORY ? error : 0;
 }

@@ -36,6 +36,7 @@ struct candidate {
     struct verified verified;      /* by the note in the local tier */
     bool has_read;                 /* its metric, or that it has none */
     bool is_gone;
+    bool is_aside;           /* missing, but its shards are there */
     struct other_copy other; /* the copy that must exist before this one is removed */
     struct pin pin, far_pin; /* far_pin: only for copies in the far tier */
 };

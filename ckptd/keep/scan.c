@@ -49,10 +49,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ASIDE_TEXT                                                                                \
-    "it has no manifest, and no mark of unfinished work: put the manifest back, and start ckptd " \
-    "again; "                                                                                     \
-    "or remove it: ckpt-cli rm"
 
 /* ---- reading the store ---- */
 
@@ -120,7 +116,7 @@ static int add_checkpoint(struct scan *scan, struct step *step)
         if (seen->coordinator[0] != '\0')
             catalog_set_aside(checkpoint, FLAW_IN_DOUBT, text);
         else
-            catalog_set_aside(checkpoint, FLAW_ASIDE, ASIDE_TEXT);
+            catalog_set_aside(checkpoint, FLAW_ASIDE, CATALOG_ASIDE_TEXT);
         return 0;
     }
     if (error == 0 && seen->has_manifest && seen->has_mark)

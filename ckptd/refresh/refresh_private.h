@@ -31,6 +31,7 @@ struct scan_run {
     char name[RUN_NAME_MAX + 1];
     bool is_known;  /* it is in the catalog */
     bool has_names; /* of the steps */
+    bool is_gone;   /* it has no directory; of the local tier */
     /* Of the local directory at the last scan, then at this one; 0: read it. */
     uint64_t stamp;
     uint64_t attempt;        /* the highest attempt number there */

@@ -179,7 +179,8 @@ static int list_run(void *user, size_t index)
     bool is_local = scan->tier == TIER_LOCAL, is_same = false;
     char attempts[STORAGE_KEY_MAX];
     int error = is_local ? read_stamp(&is_same, &run->stamp, storage, run->name) : 0;
-    if (is_same || (error != 0 && error != ERR_NOT_FOUND)) /* else the run is gone */
+    run->is_gone = error == ERR_NOT_FOUND;
+    if (is_same || (error != 0 && !run->is_gone))
         return error;
     snprintf(attempts, sizeof attempts, "%s/attempts", run->name);
     error = is_local && run->is_known ? 0 : storage_list(storage, attempts, visit_attempt, run);

@@ -219,6 +219,8 @@ static void take_run(struct scan *scan, struct scan_run *from)
         if (!is_changing || tier == TIER_FAR)
             note_copy(run, step, tier);
     }
+    if (from->is_gone)
+        history_drop(run);
     if (is_local)
         run->refreshed_stamp = is_all ? from->stamp : 0;
     if (!tier_is_peer(tier))

@@ -7,6 +7,7 @@
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
 
+#include "proto/format/flaw.h"
 #include "proto/format/retain.h"
 
 #define STEPS 6u
@@ -160,6 +161,34 @@ TEST_BETWEEN(test_retain__what_vanished_keeps_nothing_and_leaves_the_list, open_
     assert_int_equal(list->n_checkpoints, 3);
     assert_string_equal(list->checkpoints[0]->durability, "damaged");
     FREE_REPLY(list);
+}
+
+/* A manifest is removed without ckptd: the checkpoint is listed as a start would, and as the tools
+ * that read the directory do. */
+TEST_BETWEEN(test_retain__shards_whose_manifest_vanished_are_set_aside, open_at_once, bed_tear_down)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__PruneReply *reply;
+    char command[512];
+    bed_save_steps(bed, peers, RANKS, 1, STEPS);
+    snprintf(command, sizeof command, "rm '%s/store/" RUN "/step-00000006-a0001/manifest.json'",
+             bed->root);
+    assert_int_equal(system(command), 0);
+    Holdfast__V1__PruneRequest request = keep_last(2);
+    assert_int_equal(prune(bed, &request, &reply), 0);
+    assert_int_equal(reply->entries[0]->reasons, RETAIN_VANISHED);
+    FREE_REPLY(reply);
+    assert_true(listed(bed) == (1u << 4 | 1u << 5));
+    assert_listed_loads(bed);
+    for (int start = 0; start < 2; start++) {
+        Holdfast__V1__ListReply *list = bed_list(bed);
+        assert_int_equal(list->n_checkpoints, 3);
+        assert_int_equal(list->checkpoints[0]->step, 6);
+        assert_string_equal(list->checkpoints[0]->durability, FLAW_ASIDE);
+        FREE_REPLY(list);
+        bed_stop(bed);
+        assert_int_equal(bed_start(bed), 0);
+    }
 }
 
 /* The newer ones were never read back: if all of them are damaged, only these remain. The next
