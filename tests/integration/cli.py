@@ -484,6 +484,21 @@ def show_tells_of_a_trained_run_where_it_stands_and_how_it_was_made(bed):
 
 
 @test
+def a_newest_checkpoint_that_may_not_be_read_makes_no_older_one_the_newest(bed):
+    store, output = bed.copy("denied"), os.path.join(bed.folder, "denied.safetensors")
+    os.chmod(os.path.join(store, "trip", "step-00000001-a0003", "manifest.json"), 0)
+    # root reads it all the same
+    user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    for command in (["export", "trip", "--output", output], ["show", "trip"], ["diff", "trip",
+                                                                             "trip@2"]):
+        done = subprocess.run([*user, CLI, *command, "--store", store], capture_output=True,
+                              text=True)
+        assert done.returncode == 74 and "trip@1-a3: " in done.stderr, (command, done)
+    assert not os.path.exists(output)
+    cli("show", "trip@2", "--store", store)
+
+
+@test
 def status_tells_of_the_disk_what_its_file_system_does(bed):
     disk = json.loads(cli("status", "--server", bed.server, "--json"))["disk"]
     system, shown = os.statvfs(bed.store), cli("status", "--all", "--server", bed.server)

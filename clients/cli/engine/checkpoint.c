@@ -18,18 +18,23 @@
 
 #define OPTIMIZER_PREFIX "optimizer."
 
+/* An unreadable checkpoint may be whole, and must not make an older one the newest. */
 static int skip_damaged(void *user, const struct store_entry *entry)
 {
     struct checkpoint *checkpoint = user;
-    checkpoint->any_denied |= entry->unread != 0;
+    const struct manifest_summary *summary = &entry->summary;
+    if (entry->unread != 0)
+        return report_error(entry->unread, "mend what its reads fail of, or name a step", "%s: %s",
+                            text_checkpoint(summary->run, summary->step, summary->attempt).text,
+                            entry->damage);
     uint32_t at = checkpoint->num_skipped;
     if (at == RPC_SKIPPED_MAX)
         return 0;
     ERR_TRY(array_reserve(&checkpoint->skipped, &checkpoint->room_skipped, at,
                           sizeof *checkpoint->skipped));
     struct skipped *skipped = &checkpoint->skipped[checkpoint->num_skipped++];
-    skipped->step = entry->summary.step;
-    skipped->attempt = entry->summary.attempt;
+    skipped->step = summary->step;
+    skipped->attempt = summary->attempt;
     snprintf(skipped->damage, sizeof skipped->damage, "%s", entry->damage);
     return 0;
 }
@@ -82,10 +87,6 @@ int selection_fail_none(const struct selection *selection, bool any_damaged)
 static int report_none(const struct checkpoint *passed, const struct selection *selection)
 {
     ERR_TRY(store_need_run(passed->store, selection->run));
-    if (selection->step < 0 && passed->any_denied)
-        return report_error(ERR_DENIED, "read it as its owner",
-                            "no checkpoint of run '%s' may be read, or it is damaged",
-                            selection->run);
     return selection_fail_none(selection, passed->num_skipped > 0);
 }
 

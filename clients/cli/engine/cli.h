@@ -308,7 +308,6 @@ struct checkpoint {
     struct storage *store;
     struct skipped *skipped; /* at most RPC_SKIPPED_MAX, the newest first */
     uint32_t num_skipped, room_skipped;
-    bool any_denied;            /* one of them could not be read */
     struct storage_hold *lease; /* NULL: no lease could be written */
     struct manifest *manifest;
     char *text; /* the text of the manifest */
