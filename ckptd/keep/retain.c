@@ -13,8 +13,8 @@
  * local copy that is wanted in the far tier must be there before it is dropped (drop_copies.c).
  *
  * Limit: one plan at a time per run (ERR_BUSY). retain_rules.c decides when which rules apply. */
-#include "proto/format/flaw.h"
 #include "proto/format/retain.h"
+#include "proto/format/flaw.h"
 
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"

@@ -49,7 +49,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 /* ---- reading the store ---- */
 
 /* The directory of a step, and the result of reading it. */

@@ -489,13 +489,23 @@ def a_newest_checkpoint_that_may_not_be_read_makes_no_older_one_the_newest(bed):
     os.chmod(os.path.join(store, "trip", "step-00000001-a0003", "manifest.json"), 0)
     # root reads it all the same
     user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
-    for command in (["export", "trip", "--output", output], ["show", "trip"], ["diff", "trip",
-                                                                             "trip@2"]):
+
+    def fails(*command):
         done = subprocess.run([*user, CLI, *command, "--store", store], capture_output=True,
                               text=True)
-        assert done.returncode == 74 and "trip@1-a3: " in done.stderr, (command, done)
+        assert done.returncode == 74 and "Permission denied" in done.stderr, (command, done)
+        return done
+
+    for command in (["export", "trip", "--output", output], ["show", "trip"],
+                    ["diff", "trip", "trip@2"]):
+        assert "trip@1-a3: " in fails(*command).stderr
     assert not os.path.exists(output)
     cli("show", "trip@2", "--store", store)
+    rows = json.loads(fails("verify", "--all", "--json").stdout)
+    unread = [row["checkpoint"] for row in rows if "manifest.json: " in row.get("error", "")]
+    assert unread == ["trip@1-a3"] and len(rows) > 5, rows
+    sizes = re.findall(r"^  (trip@\S+) +\S+ MiB(  not read)?$", fails("du", "trip").stdout, re.M)
+    assert sizes == [("trip@1-a3", "  not read"), ("trip@2-a2", ""), ("trip@1-a1", "")], sizes
 
 
 @test

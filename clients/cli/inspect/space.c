@@ -333,6 +333,7 @@ struct measure {
     struct selection selection;
     struct kind kinds[KINDS_MAX];
     uint32_t num_kinds, num_checkpoints;
+    struct failure failure; /* of the first part that could not be read */
 };
 
 /* "weights", "optimizer.exp_avg", or "optimizer" for bytes that belong to no tensor. */
@@ -386,8 +387,9 @@ static void print_run_begin(const struct measure *measure)
                sums->is_first ? "{\"runs\": [" : ",", measure->run);
 }
 
+/* `unread`: why its manifest could not be read; "": it could. */
 static void print_checkpoint(struct measure *measure, const char *name, uint64_t bytes,
-                             const char *damage)
+                             const char *damage, const char *unread)
 {
     char size[32], safe[200];
     progress_hide(measure->space->progress);
@@ -395,7 +397,9 @@ static void print_checkpoint(struct measure *measure, const char *name, uint64_t
         print_run_begin(measure);
     if (!measure->space->cli->is_json) {
         printf("  %-46s %11s%s\n", name, text_bytes(size, sizeof size, bytes),
-               damage[0] != '\0' ? "  DAMAGED" : "");
+               damage[0] != '\0'   ? "  DAMAGED"
+               : unread[0] != '\0' ? "  not read"
+                                   : "");
         for (uint32_t i = 0; i < measure->num_kinds && measure->selection.step >= 0; i++)
             printf("    %-44s %11s\n", text_safe(safe, sizeof safe, measure->kinds[i].name),
                    text_bytes(size, sizeof size, measure->kinds[i].bytes));
@@ -410,6 +414,8 @@ static void print_checkpoint(struct measure *measure, const char *name, uint64_t
     }
     printf("}, \"damage\": ");
     text_json(stdout, damage);
+    printf(", \"error\": ");
+    text_json(stdout, unread);
     printf("}");
 }
 
@@ -420,7 +426,7 @@ static int measure_checkpoint(struct measure *measure, const char *name,
     struct manifest *manifest = NULL;
     uint64_t step = 0, attempt = 0;
     struct text_checkpoint selected;
-    char damage[160] = "";
+    char damage[160] = "", unread[REPORT_TEXT_MAX] = "";
     CHECK(retain_parse(name, &step, &attempt));
     if ((measure->selection.step >= 0 && (uint64_t)measure->selection.step != step) ||
         (measure->selection.attempt != 0 && measure->selection.attempt != attempt))
@@ -436,10 +442,13 @@ static int measure_checkpoint(struct measure *measure, const char *name,
         manifest_free(manifest);
     } else if (error == ERR_CORRUPT || error == ERR_MISMATCH || error == ERR_VERSION) {
         snprintf(damage, sizeof damage, "%.159s", report_message());
-    } else if (error != ERR_NOT_FOUND) {
-        return error; /* not found: it was removed meanwhile */
+    } else if (error == ERR_MEMORY) {
+        return error;
+    } else if (error != ERR_NOT_FOUND) { /* not found: it was removed meanwhile */
+        failure_keep(&measure->failure, error);
+        snprintf(unread, sizeof unread, "%s", report_line());
     }
-    print_checkpoint(measure, selected.text, contents->ours, damage);
+    print_checkpoint(measure, selected.text, contents->ours, damage, unread);
     measure->num_checkpoints++;
     return 0;
 }
@@ -478,7 +487,7 @@ static int measure_checkpoints(struct measure *measure)
     return error == 0 ? store_trash_list(space->store, measure->run, add_trashed, space) : error;
 }
 
-/* `error`: the failure that kept du from counting the rest; "": none. */
+/* `error`: the first failure; "": none. */
 static void print_run_end(const struct measure *measure, uint64_t rubbish, const char *error)
 {
     const struct space *space = measure->space;
@@ -519,6 +528,8 @@ static int measure_run(struct space *sums, const char *run, const struct selecti
         rubbish += space.rubbish.items[i].bytes;
     if (error == 0)
         error = report_failures(&space.rubbish, "looked into");
+    if (error == 0)
+        error = failure_report(&measure.failure);
     store_rubbish_free(&space.rubbish);
     failure_keep(&sums->failure, error);
     print_run_end(&measure, rubbish, error != 0 ? report_line() : "");

@@ -284,11 +284,11 @@ static int report_unread(struct verify *verify, const char *name, int error,
     bool is_damage = error == ERR_CORRUPT || error == ERR_MISMATCH || error == ERR_VERSION;
     if (verify->cli->is_json) {
         printf("%s{\"checkpoint\": \"%s\", \"error\": ", verify->is_first ? "" : ",\n", name);
-        text_json(stdout, report_message());
+        text_json(stdout, report_line());
         printf("}");
     } else {
         printf("%s: %s: %s\n", name, is_damage ? "DAMAGED" : "not verified",
-               text_safe(safe, sizeof safe, report_message()));
+               text_safe(safe, sizeof safe, report_line()));
     }
     if (!is_damage)
         failure_keep(failure, error);
