@@ -66,24 +66,27 @@ held last 8
 last=$pid
 held waits 8 --comm.ranks 1 --checkpoint.when_busy wait
 waits=$pid
-in_background slow --comm.ranks 1 --debug.slow_copy_us 60000 # two of them, for 4 s
-wait_for 30 says slow "step: +5 " || give_up "slow does not train" "$tmp/slow.log"
+in_background slow --comm.ranks 1 --training.steps 5 --debug.slow_copy_us 60000 # two, for 4 s
+slow=$pid
+slow_saves() { "$BUILD/ckpt-cli" status --server "$server" | grep -q "slow@5-a1"; }
+wait_for 30 slow_saves || give_up "slow does not save" "$tmp/slow.log"
+kill_ours STOP "$slow" # until all others were refused
 kill_ours TERM "$last"
 kill_ours TERM "$waits"
-slow=$pid
 in_background needed --checkpoint.required
-needed=$pid pid=$slow
+needed=$pid
+check "it is refused on one rank" wait_for 30 says last "step 7 was not saved \(rank [01]\)"
+check "a trainer whose last save waits for memory has told ckptd that it is the last" \
+    wait_for 30 says ckptd "the last save, step 7 of run waits waits for memory"
+wait_for 30 says needed "step 5 was not saved" || give_up "needed is not refused" "$tmp/needed.log"
+kill_ours CONT "$slow"
+pid=$slow
 ended
 check_equal "the run with a slow copy ends with 0" "$status" 0
 pid=$last
 ended
 check_equal "asked to stop while one rank finds no image it ends with 75" "$status" 75
-check "it was refused on one rank first" says last "step 7 was not saved \(rank [01]\)"
 check "then its last step is saved" "$BUILD/ckpt-cli" verify last@7 --store "$store"
-pid=$waits
-ended
-check "a trainer whose last save waits for memory has told ckptd that it is the last" \
-    says ckptd "the last save, step 7 of run waits waits for memory"
 pid=$needed
 ended
 check_equal "with checkpoint.required a save without an image ends training: 75" "$status" 75
