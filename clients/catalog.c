@@ -216,7 +216,8 @@ int ckpt_list(struct ckpt *ckpt, bool all_runs, struct ckpt_list **out)
     for (uint32_t i = 0; error == 0 && !offline_is(ckpt) && (i == 0 || page[0] != '\0'); i++) {
         error = add_page(list, ckpt, all_runs ? "" : ckpt->run, &page);
         if (error == 0 && i == LIST_PAGES_MAX)
-            error = report_error(ERR_CORRUPT, NULL, "ckptd's list does not end");
+            error =
+                report_error(ERR_CORRUPT, NULL, "ckptd's list of checkpoints has too many pages");
     }
     free(page);
     if (error == 0)
@@ -285,10 +286,10 @@ int ckpt_newer(struct ckpt *ckpt, uint64_t attempt, uint64_t step, uint32_t time
             return error;
         uint64_t now = clock_ns(), left_ms = now < end ? (end - now) / 1000000u : 0;
         if (left_ms == 0)
-            return report_error(ERR_TIMEOUT, "is the run being trained?",
-                                "no checkpoint of %s behind %llu-a%llu came within %u ms",
-                                ckpt->run, (unsigned long long)step, (unsigned long long)attempt,
-                                timeout_ms);
+            return report_error(
+                ERR_TIMEOUT, "check that the run is training",
+                "no checkpoint of %s newer than %llu-a%llu was committed within %u ms", ckpt->run,
+                (unsigned long long)step, (unsigned long long)attempt, timeout_ms);
         uint64_t pause_ms = left_ms < POLL_EVERY_MS ? left_ms : POLL_EVERY_MS;
         clock_sleep_ms(pause_ms);
     }

@@ -257,7 +257,7 @@ static int describe(struct ckpt *ckpt, uint64_t attempt, struct session_tensors 
 {
     if (attempt == 0) {
         session_tensors_free(tensors);
-        return report_error(ERR_INVALID, "take a number with ckpt_attempt_open",
+        return report_error(ERR_INVALID, "get a number from ckpt_attempt_open",
                             "attempts are counted from 1");
     }
     session_drop(ckpt);
@@ -297,7 +297,7 @@ int ckpt_renew(struct ckpt *ckpt)
 {
     ERR_TRY(session_handle_check(ckpt));
     if (ckpt->attempt == 0 || ckpt->save.is_open)
-        return report_error(ERR_INVALID, "describe before, and end the save",
+        return report_error(ERR_INVALID, "call ckpt_describe first, and end an open save",
                             "a session was renewed %s",
                             ckpt->attempt == 0 ? "before ckpt_describe" : "while a save is open");
     if (session_alive(ckpt))

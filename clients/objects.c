@@ -28,7 +28,7 @@ int ckpt_object_set(struct ckpt_object *object, const void *data, uint64_t bytes
     unsigned char *to = object->memory;
     if (object->size != sizeof *object || to == NULL || object->name == NULL)
         return report_error(ERR_INVALID, "set size to sizeof(struct ckpt_object)",
-                            "a ckpt_object has size, name, memory and room");
+                            "a ckpt_object has a wrong size, or lacks its name or memory");
     if (object->room < LAYOUT_OBJECT_LENGTH_BYTES ||
         bytes > object->room - LAYOUT_OBJECT_LENGTH_BYTES)
         return report_error(ERR_SPACE, "describe it anew with ckpt_object_room",
@@ -99,7 +99,7 @@ int ckpt_object_get(const struct ckpt_object *object, const void **out, uint64_t
         bytes |= (uint64_t)memory[i] << 8 * i;
     if (object->room < LAYOUT_OBJECT_LENGTH_BYTES ||
         bytes > object->room - LAYOUT_OBJECT_LENGTH_BYTES)
-        return report_error(ERR_CORRUPT, NULL, "the tensor of object %s holds no object",
+        return report_error(ERR_CORRUPT, NULL, "the tensor of object %s does not hold an object",
                             object->name);
     *out = memory + LAYOUT_OBJECT_LENGTH_BYTES;
     *out_bytes = bytes;

@@ -76,7 +76,7 @@ int offline_list(struct store_list *out, const struct ckpt *ckpt, const char *ru
         error = check_run(ckpt, run);
     for (uint32_t i = 0; error == 0 && i < out->count; i++)
         if (out->entries[i].unread != 0)
-            error = report_error(out->entries[i].unread, "mend what its reads fail of",
+            error = report_error(out->entries[i].unread, "fix the read error that its reason names",
                                  "%s@%llu: %s", out->entries[i].summary.run,
                                  (unsigned long long)out->entries[i].summary.step,
                                  out->entries[i].damage);
@@ -93,7 +93,8 @@ static int skip_entry(void *user, const struct store_entry *entry)
     bool *any_damaged = user;
     *any_damaged = true;
     return entry->unread != 0
-               ? report_error(entry->unread, "mend what its reads fail of", "%s", entry->damage)
+               ? report_error(entry->unread, "fix the read error that its reason names", "%s",
+                              entry->damage)
                : 0;
 }
 

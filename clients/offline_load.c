@@ -67,7 +67,7 @@ void offline_load_free(struct offline_load *load)
 
 static int fail_shard(const struct offline_load *load, const char *what)
 {
-    return report_error(ERR_CORRUPT, "an older checkpoint may be whole; see `ckpt-cli verify`",
+    return report_error(ERR_CORRUPT, "try an older checkpoint; see `ckpt-cli verify`",
                         "%s of shard %u of %s@%llu-a%llu", what, load->file.shard,
                         load->manifest->summary.run,
                         (unsigned long long)load->manifest->summary.step,
@@ -108,11 +108,11 @@ static int verify_shard(struct offline_load *load)
     ERR_TRY(error);
     error = store_shard_check_header(&load->file, &load->expected);
     if (error == ERR_CORRUPT)
-        return fail_shard(load, "the manifest does not fit the header");
+        return fail_shard(load, "the manifest does not match the header");
     ERR_TRY(error);
     ERR_TRY(store_shard_begin_table(&load->file, &table));
     error = store_shard_end_table(&load->file, &table);
-    return error == ERR_CORRUPT ? fail_shard(load, "the manifest does not fit the checksums")
+    return error == ERR_CORRUPT ? fail_shard(load, "the manifest does not match the checksums")
                                 : error;
 }
 
@@ -138,7 +138,7 @@ int offline_load_part(struct offline_part *out, struct offline_load *load, uint3
     ERR_TRY(open_shard(load, shard));
     const struct shard_geometry *geometry = &load->file.geometry;
     if (at >= geometry->table_start || end <= at)
-        return fail_shard(load, "the plan leaves the data");
+        return fail_shard(load, "the plan exceeds the data");
     out->length = geometry->file_bytes;
     out->start = at / CHECKSUM_BLOCK_BYTES * CHECKSUM_BLOCK_BYTES;
     uint64_t stop = out->start + OFFLINE_PART_BYTES;
@@ -154,7 +154,7 @@ int offline_load_part(struct offline_part *out, struct offline_load *load, uint3
     out->data = memory;
     int error = read_bytes(load, memory, out->start, out->mapped);
     if (error == 0 && store_shard_check_blocks(&load->file, out->data, out->start, out->bytes) != 0)
-        error = fail_shard(load, "the checksum does not fit a block");
+        error = fail_shard(load, "the checksum does not match a block");
     if (error != 0)
         munmap(memory, out->mapped);
     return error;

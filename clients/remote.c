@@ -399,7 +399,7 @@ int remote_wait(struct ckpt *ckpt, uint32_t timeout_ms)
     pthread_mutex_unlock(&remote->mutex);
     if (error == 0 && is_busy)
         error = report_error(ERR_BUSY, "wait longer (busy_ms), or save less often",
-                             "the save before is still on its way to ckptd");
+                             "the previous save is still being sent to ckptd");
     return error;
 }
 

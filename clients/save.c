@@ -291,7 +291,7 @@ static int push_entry(struct ckpt_save *save, const struct arena_entry *entry)
         wake_ckptd(ckpt);
         if (!session_alive(ckpt))
             return report_error(ERR_UNAVAILABLE, "the next save reconnects",
-                                "ckptd went away during the save of step %llu",
+                                "the connection to ckptd was lost during the save of step %llu",
                                 (unsigned long long)save->step);
         if (now >= end)
             return report_error(ERR_TIMEOUT, "see ckptd's log: it does not read announcements",
@@ -367,7 +367,7 @@ int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place)
     CHECK(place->index < save->ckpt->tensors.count);
     if (save->error == 0 && place->bytes > save->ckpt->left[place->index])
         save->error = report_error(ERR_INVALID, "announce each place once",
-                                   "more of tensor %s was announced than it has bytes",
+                                   "more bytes of tensor %s were announced than it has",
                                    save->ckpt->tensors.slices[place->index].tensor.name);
     if (save->error == 0)
         save->error = announce(save, &(struct arena_entry){.kind = ARENA_ENTRY_RANGE,
@@ -494,7 +494,7 @@ int ckpt_save_end(struct ckpt_save *save)
             &(struct arena_entry){.kind = ARENA_ENTRY_END, .image = save->image, .save = save->id});
     if (save->error == 0 && !session_alive(save->ckpt))
         save->error = report_error(ERR_UNAVAILABLE, "the next save reconnects",
-                                   "ckptd went away during the save of step %llu",
+                                   "the connection to ckptd was lost during the save of step %llu",
                                    (unsigned long long)save->step);
     int error = save->error;
     if (error != 0 && error != ERR_UNAVAILABLE)
@@ -573,8 +573,9 @@ static int wait_for_level(struct ckpt *ckpt, uint64_t step, enum durability leve
     request.durability = (char *)(uintptr_t)durability_text(level);
     ckpt->warning[0] = ckpt->durability[0] = '\0';
     if (timeout_ms == 0 && clock_ns() < ckpt->poll_ns)
-        return report_error(ERR_TIMEOUT, "see whether it hangs",
-                            "ckptd at %s did not answer, and is asked again later", ckpt->server);
+        return report_error(ERR_TIMEOUT, "check whether ckptd hangs",
+                            "ckptd at %s did not answer; the client will ask again later",
+                            ckpt->server);
     for (;;) {
         ProtobufCMessage *answer = NULL;
         uint64_t now = clock_ns();

@@ -45,7 +45,7 @@ int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const Protobuf
     const ProtobufCMethodDescriptor *method = session_method(path, request);
     if (ckpt->rpc == NULL)
         return report_error(ERR_INVALID, "give the address of a ckptd, such as unix:/path",
-                            "%s is a store, which is only read: %s needs a ckptd", ckpt->server,
+                            "%s is a store, which is read-only: %s needs a ckptd", ckpt->server,
                             method->name);
     int error = rpc_client_call(ckpt->rpc, path, request, method->output, out_reply, timeout_ms);
     if (error == 0) {
@@ -120,7 +120,7 @@ int session_save_check(const struct ckpt_save *save)
 {
     return session_save_is_open(save)
                ? 0
-               : report_error(ERR_INVALID, "begin one; it is gone when it has ended",
+               : report_error(ERR_INVALID, "begin one; its pointer is invalid after the end",
                               "libckpt was called with no save, or one that has ended");
 }
 
@@ -144,7 +144,7 @@ static int map_control(struct ckpt *ckpt)
          ckpt->control->entries != ARENA_RING_ENTRIES ||
          ckpt->control->session != ckpt->link.token))
         error = report_error(ERR_VERSION, "use client and ckptd of the same version",
-                             "ckptd's control page has an unknown form");
+                             "ckptd's control page has an unknown format");
     return error;
 }
 
@@ -227,7 +227,7 @@ static int grow_mappings(struct ckpt *ckpt, const uint32_t *segments, uint32_t c
     uint32_t need = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (segments[i] >= SESSION_POOL_SEGMENTS_MAX)
-            return report_error(ERR_CORRUPT, NULL, "ckptd lent the impossible segment %u",
+            return report_error(ERR_CORRUPT, NULL, "ckptd lent the invalid segment %u",
                                 segments[i]);
         need = segments[i] >= need ? segments[i] + 1 : need;
     }
@@ -355,7 +355,7 @@ static int read_image_size(struct ckpt *ckpt, const Holdfast__V1__DescribeReply 
     ckpt->image_bytes = reply->image_bytes;
     ckpt->is_window = reply->image_segments != 0 && reply->image_segments < need;
     if ((ckpt->is_window ? reply->image_segments : need) > SESSION_POOL_SEGMENTS_MAX)
-        return report_error(ERR_CORRUPT, NULL, "ckptd has an impossible image of %llu bytes",
+        return report_error(ERR_CORRUPT, NULL, "ckptd has an invalid image size of %llu bytes",
                             (unsigned long long)reply->image_bytes);
     ckpt->image_segments = ckpt->is_window ? reply->image_segments : (uint32_t)need;
     return 0;
@@ -372,7 +372,7 @@ static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *r
                          uint32_t timeout_ms)
 {
     if (reply->segment_bytes == 0 || reply->segment_bytes > SESSION_SEGMENT_BYTES_MAX)
-        return report_error(ERR_CORRUPT, NULL, "ckptd has impossible segments of %llu bytes",
+        return report_error(ERR_CORRUPT, NULL, "ckptd has an invalid segment size of %llu bytes",
                             (unsigned long long)reply->segment_bytes);
     if (reply->boot_id != ckpt->boot_id || reply->segment_bytes != ckpt->mapped_bytes)
         session_forget(ckpt);

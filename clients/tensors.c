@@ -28,7 +28,7 @@ static int check_array(const struct ckpt_array *tensor, uint32_t index)
         if (tensor->offset[d] > tensor->shape[d] ||
             tensor->extent[d] > tensor->shape[d] - tensor->offset[d])
             return report_error(ERR_INVALID, "offset + extent must lie within the global shape",
-                                "the slice of tensor %s leaves the tensor in dimension %u",
+                                "the slice of tensor %s exceeds the tensor in dimension %u",
                                 tensor->name, d);
     }
     return 0;
@@ -45,7 +45,7 @@ static int slice_size(uint64_t *out, const struct slice *slice)
         }
         if (bytes > (UINT64_MAX >> 8) / slice->box.extent[d])
             return report_error(ERR_INVALID, "check the extents",
-                                "the slice of tensor %s is too big", slice->tensor.name);
+                                "the slice of tensor %s is too large", slice->tensor.name);
         bytes *= slice->box.extent[d];
     }
     *out = bytes;

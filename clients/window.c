@@ -98,10 +98,10 @@ static int wait_for_change(const struct ckpt_save *save, uint32_t changes, uint6
     uint64_t all_ms = (save->waited_ns + waited_ns) / 1000000;
     if (!session_alive(ckpt))
         return report_error(ERR_UNAVAILABLE, "the next save reconnects",
-                            "ckptd went away during the save of step %llu",
+                            "the connection to ckptd was lost during the save of step %llu",
                             (unsigned long long)save->step);
     if (waited_ns / 1000000 >= stall_ms(ckpt))
-        return report_error(ERR_TIMEOUT, "see ckptd's log: does the disk still write?",
+        return report_error(ERR_TIMEOUT, "see ckptd's log, and check that the disk still writes",
                             "ckptd's window did not move for %llu ms in the save of step %llu",
                             (unsigned long long)stall_ms(ckpt), (unsigned long long)save->step);
     if (all_ms >= total_ms(ckpt))
@@ -127,7 +127,7 @@ int window_wait(uint64_t *out_end, struct ckpt_save *save, uint32_t tensor, uint
         arena_window_get(&window, ckpt->control);
         if (window.save != save->id)
             return report_error(ERR_ABORTED, "older checkpoints are unharmed",
-                                "the save of step %llu was given up",
+                                "the save of step %llu was aborted",
                                 (unsigned long long)save->step);
         *out_end = window.end;
         if (window.end > image_byte)

@@ -239,10 +239,10 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
     if (takes(command, SHARD_SIZE))
         choose_format(cli);
     if (is_set[SHARD_SIZE] && strcmp(cli->format, "hf") != 0)
-        return report_error(ERR_INVALID, "add --format hf", "one safetensors file is not cut");
+        return report_error(ERR_INVALID, "add --format hf",
+                            "--shard-size does not apply to a single safetensors file");
     if ((is_set[METRIC] || is_set[BEST]) && !is_set[KEEP_BEST])
-        return report_error(ERR_INVALID, "add --keep-best N",
-                            "--%s is about which --keep-best keeps",
+        return report_error(ERR_INVALID, "add --keep-best N", "--%s applies only to --keep-best",
                             command_settings[is_set[METRIC] ? METRIC : BEST].key);
     bool is_short = num_args < command->args_min;
     if (is_short || num_args > command->args_max)
@@ -278,8 +278,7 @@ static int fail_unknown_action(const struct command *command, const char *word)
     char hint[128];
     snprintf(hint, sizeof hint, "%s; see `ckpt-cli %s --help`", command->summary, command->name);
     return word != NULL && word[0] != '-'
-               ? report_error(ERR_INVALID, hint, "%s does not know the action '%s'", command->name,
-                              word)
+               ? report_error(ERR_INVALID, hint, "%s has no action '%s'", command->name, word)
                : report_error(ERR_INVALID, hint, "%s takes an action", command->name);
 }
 

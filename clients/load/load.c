@@ -76,7 +76,7 @@ static bool fits(const struct load *load, const struct load_item *item, uint64_t
 static int fail_place(uint32_t shard)
 {
     return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
-                        "ckptd answered with an impossible place in shard %u", shard);
+                        "ckptd answered with an invalid offset in shard %u", shard);
 }
 
 /* Reads the boxes of one item and checks them against the wanted slice. */
@@ -165,8 +165,8 @@ static int read_answer(struct load *load, Holdfast__V1__OpenLoadReply *reply)
                        load->num_items == reply->n_items
                    ? 0
                    : report_error(ERR_CORRUPT, "load again",
-                                  "the ckptd that was started meanwhile has another checkpoint of "
-                                  "step %llu",
+                                  "the ckptd that was started meanwhile has a different "
+                                  "checkpoint of step %llu",
                                   (unsigned long long)before->info.step);
     ERR_TRY(make_loaded(load, texts, reply->skipped, reply->n_skipped));
     session_info_fill(&load->loaded->info, reply->checkpoint);
@@ -198,7 +198,7 @@ static int open_link(struct load *load, uint64_t session, uint64_t asked_by)
     struct ckpt *ckpt = load->ckpt;
     bool is_of_rank = asked_by != 0 && session == asked_by;
     if (load->segment_bytes == 0 || load->segment_bytes > SESSION_SEGMENT_BYTES_MAX)
-        return report_error(ERR_CORRUPT, NULL, "ckptd has impossible segments of %llu bytes",
+        return report_error(ERR_CORRUPT, NULL, "ckptd has an invalid segment size of %llu bytes",
                             (unsigned long long)load->segment_bytes);
     if (remote_is(ckpt)) {
         load->remote = is_of_rank ? remote_session_link(ckpt) : &load->own_remote;

@@ -88,7 +88,7 @@ static int read_table(struct load *load, struct shard_view *view)
         view->start > view->table_start || view->start % CHECKSUM_BLOCK_BYTES != 0 ||
         bytes > SHARD_TABLE_BYTES_MAX || bytes / sizeof *view->table < blocks)
         return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
-                            "ckptd lent a shard with an impossible checksum table");
+                            "ckptd lent a shard with an invalid checksum table");
     view->table = malloc(bytes);
     if (view->table == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a checksum table");
@@ -110,7 +110,7 @@ int load_check(struct shard_view *out, struct load *load, struct shard_view *vie
     if (view->table == NULL)
         ERR_TRY(read_table(load, view));
     if (at < view->start || at >= view->table_start)
-        return report_error(ERR_CORRUPT, NULL, "byte %llu of a shard is no tensor data",
+        return report_error(ERR_CORRUPT, NULL, "byte %llu of a shard is not tensor data",
                             (unsigned long long)at);
     until = until < view->table_start ? until : view->table_start;
     while (start + bytes < until && bytes < load->room_bytes)

@@ -119,7 +119,7 @@ static int error_for_one_rank(const struct load *load)
                       offline_is(load->ckpt)
                           ? "name an older step, the same one on every rank: without ckptd ranks "
                             "cannot agree on it"
-                          : "load the newest again on every rank: it is the one before now");
+                          : "load the newest again on every rank: it is now an older one");
 }
 
 /* *out_again: it found damage, and an older checkpoint may be intact. */
@@ -179,7 +179,7 @@ int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct
     *out = NULL;
     if (options->tensors == NULL && ckpt->attempt == 0)
         return report_error(ERR_INVALID, "give tensors, or describe first",
-                            "a load was asked for before ckpt_describe");
+                            "a load was requested before ckpt_describe");
     if (options->tensors == NULL)
         return load_tensors(ckpt, &ckpt->tensors, options, out);
     ERR_TRY(session_tensors_copy(&wanted, options->tensors, options->num_tensors));

@@ -67,7 +67,7 @@ def measured(world, step):
          math.isclose(now["seconds"], 20 * found["step_seconds"]), found)
     code, _, said = world.cli("advise", "r@20", *world.where, "--mtbf", "2h")
     test("the first save of a start says nothing, and an older one may be named", code == 2 and
-         said.startswith("ckpt-cli: r@20-a1 does not say") and "RUN@STEP" in said, said)
+         said.startswith("ckpt-cli: r@20-a1 does not record") and "RUN@STEP" in said, said)
     test("a failure of any node is one of the job", found["failure_seconds"] == 1800, found)
 
 

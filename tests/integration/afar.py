@@ -123,7 +123,7 @@ def damage(world):
     test("damage is found at the same place, exit code 1", here[:2] == afar[:2] and
          here[0] == 1 and len(json.loads(here[1])["damage"]) > 0, (here, afar))
     test("ckptd hears of it from operators alone, and a reader is told so",
-         "ckptd was not told" in afar[2] and "ckpt-cli server scrub" in afar[2], afar)
+         "ckptd was not notified" in afar[2] and "ckpt-cli server scrub" in afar[2], afar)
     change(step, os.path.getsize(step) // 2)
     test("and none when it is gone", world.ask("reader", "verify", world.one)[0] == 0)
 

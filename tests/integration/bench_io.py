@@ -107,7 +107,7 @@ def compares(folder):
             file.write(b"changed!")
         _, err = process.communicate(timeout=PATIENCE)
         test("bytes that changed on the disk are damage", process.returncode == 1 and
-             "other bytes were read" in err and os.listdir(folder) == [], err)
+             "are not those written" in err and os.listdir(folder) == [], err)
 
 
 def interrupted(folder):

@@ -444,7 +444,7 @@ def show_tells_what_came_before_to_the_first_as_far_as_it_is_there(bed):
         shutil.rmtree(folder(step, 2))
     assert ancestors("--store", store, complete=False) == [
         {"step": 6, "attempt": 2, "state": "gone"}]
-    assert "not known any more" in cli("show", "example", "--store", store)
+    assert "no longer known" in cli("show", "example", "--store", store)
 
 
 def trained(bed, steps, shards):

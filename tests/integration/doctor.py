@@ -88,7 +88,7 @@ def nobody_there(world):
     test("a ckptd that is not there is 69, and this machine is looked at", found.code == 69 and
          found.is_told("server", "bad", "no ckptd answered") and HOST < set(found.rows) and
          not SERVER - {"server"} & set(found.rows) and
-         found.is_told("memory", found.rows["memory"][0]["verdict"], "a pool of the default") and
+         found.is_told("memory", found.rows["memory"][0]["verdict"], "the default pool") and
          json.loads(found.err)["exit_code"] == 69, (found.out, found.err))
 
 

@@ -55,7 +55,8 @@ check_equal "once for the attempt" "$(grep -c " lost " "$tmp/history")" 1
 
 ranks asked --training.steps 1000000 --checkpoint.interval 1000000
 wait_for 40 says asked "step: +10 " || give_up "asked does not train" "$tmp/asked.log"
-check "ckpt-cli save asks the ranks" grep -q "^2 ranks of run 'asked' are to save behind the step" \
+check "ckpt-cli save asks the ranks" \
+    grep -q "^2 ranks of run 'asked' are to save after the current step" \
     <("$BUILD/ckpt-cli" save asked --server "$server")
 saves_are() { [ "$(grep -c "step [0-9]* is $1 " "$tmp/asked.log")" -ge "$2" ]; } # HOW COUNT
 check "they save" wait_for 20 saves_are durable 1

@@ -72,7 +72,7 @@ def released(world, told):
     store, server, run = ("--store", world.store), ("--server", world.server), world.run
     code, out, err = world.cli("verify", run, *store)
     test("without a step the newest whole one is taken", code == 0 and f"{run}@3" in out and
-         "passed over" in err, (code, out, err))
+         "skipped" in err, (code, out, err))
     code, out, err = world.cli("verify", f"{run}@5", *store)
     test("with a step it is looked at all the same",
          code == 1 and "DAMAGED" in out and "in quarantine: block 0" in out, (out, err))
@@ -99,7 +99,7 @@ def released(world, told):
              code == 0 and "in quarantine until `verify --release`" in out and ", local" not in out,
              (code, out, err))
     code, out, err = world.cli("verify", f"{run}@5", *store, "--release")
-    test("but when all of it was read again", code == 0 and "out of quarantine" in out and
+    test("but when all of it was read again", code == 0 and "released from quarantine" in out and
          not damage_of(world.listed(), 5), (code, out, err))
     world.launch()
     test("the next ckptd serves it", not damage_of(world.listed(*server), 5))

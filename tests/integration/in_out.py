@@ -122,9 +122,9 @@ def walks_back(bed):
          "step 2 of run seed cannot be loaded: block 0 of shard-" in said, (losses, right, said))
     losses, said = bed.train("of-store", initial, f"{copied}:seed")
     test("and of a run of another store", losses == right and all(
-        f"seed@{step}-a1 is damaged and passed over: " in said for step in (2, 3)), said)
+        f"seed@{step}-a1 is damaged and skipped: " in said for step in (2, 3)), said)
     _, said = bed.train("of-stored-step", initial, f"{copied}:seed@3", want=78)
-    test("but not where its step is named", "is damaged" in said and "passed over" not in said,
+    test("but not where its step is named", "is damaged" in said and "skipped" not in said,
          said)
     damage(copied, "seed", 1)
     _, said = bed.train("of-ruin", initial, f"{copied}:seed", want=78)

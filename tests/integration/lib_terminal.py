@@ -9,7 +9,7 @@ import subprocess
 import termios
 
 CLEARED = "\r\x1b[K"  # a line is left empty
-AT_WORK = ["is at work"]  # ckptd does not say how far it is
+AT_WORK = ["is working"]  # ckptd does not say how far it is
 
 
 def on_a_terminal(*command, columns=100):

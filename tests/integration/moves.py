@@ -227,7 +227,7 @@ def a_lost_manifest_comes_from_a_copy_with_its_state(bed):
     shutil.copytree(os.path.join(bed.store, bed.run, "step-00000001-a0001"),
                     os.path.join(third, bed.run, "step-00000002-a0002"))
     code, _, err = bed.cli("repair", name, "--from", third, *bed.where)
-    assert code != 0 and "another save" in err and not os.path.exists(manifest), (code, err)
+    assert code != 0 and "different saves" in err and not os.path.exists(manifest), (code, err)
     out = json.loads(bed.good("repair", name, "--from", f"{other}:backup", "--json", *bed.where))
     assert out["manifest_replaced"] and not out["state_lost"] and out["shards_replaced"] == 1, out
     shown = json.loads(bed.good("show", name, "--json", *bed.where))

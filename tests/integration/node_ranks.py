@@ -252,7 +252,7 @@ def alone(folder, cluster):
          "ckpt-cli server attempt RUN --force" in run.said(), (code, run.said()))
     code, said, _ = first.cli("server", "attempt", "c", *first.where)
     test("ckpt-cli says who answers", code == 0 and
-         "1 of 3 nodes answer: a start waits for most of them" in said, said)
+         "1 of 3 nodes answer: a start waits for a majority" in said, said)
     said = first.cli("server", "attempt", "c", "--force", "--yes", *first.where)
     run.start((first,), "--training.steps", STEPS + 1)
     code = run.end()

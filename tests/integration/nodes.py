@@ -150,7 +150,7 @@ def alone(folder, third):
     third.start()
     code, out, err = third.cli("server", "attempt", "r", *third.where)
     test("a node whose settings name no other still counts on those of the last attempt",
-         code == 0 and "waits for most" in out and "n1,n2,n3" in out, (out, err))
+         code == 0 and "waits for a majority" in out and "n1,n2,n3" in out, (out, err))
     process = train(folder, third, "r", "--training.steps", STEPS + 1)
     said = process.communicate(timeout=100)[1]
     test("and starts nothing", process.returncode == 75 and "counted on" in said + third.log(),

@@ -219,7 +219,7 @@ def damage_that_others_find(world):
         change(shard_of(world, step), (1 << 20) + 77)
     output = os.path.join(world.folder, "out.safetensors")
     says("an export through ckptd tells it of damage", f"export {world.run}@6 --output {output}",
-         *world.where, code=1, out="ckptd was told", err="is damaged")
+         *world.where, code=1, out="ckptd was notified", err="is damaged")
     world.stop()
     store = ("--store", world.store)
     says("reshard finds it on the directory", f"convert {world.run}@4 --shards 3 --output {output}",

@@ -420,7 +420,7 @@ def mistakes_are_exceptions_with_hints(world):
         user.unpin(numpy.int64(1), 1)
         assert not user.list()[0].pinned
     raises(holdfast.InvalidError, lambda: holdfast.Client(f"dir:{world.store}", "x").save(
-        1, {"a": numpy.zeros(1)}), "only read")
+        1, {"a": numpy.zeros(1)}), "read-only")
 
 
 def only_a_rollback_takes_a_step_again(world):

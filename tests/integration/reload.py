@@ -138,7 +138,7 @@ def limited(world):
                 "[memory]\npool_bytes = \"128MiB\"\n[scrub]\nrate = 0\n")
     code, out, _ = world.cli("server", "reload", *world.where)
     test("a rule that is reloaded is applied at once, and what needs a restart is named",
-         code == 0 and "not before a restart: scrub.rate\n" in out and world.comes_to([2, 3]), out)
+         code == 0 and "needs a restart: scrub.rate\n" in out and world.comes_to([2, 3]), out)
     world.save_one(4)
     test("it holds for later saves, which fit again", world.comes_to([3, 4]) and
          world.cli("health", *world.where)[0] == 0,

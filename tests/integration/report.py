@@ -192,8 +192,9 @@ def missing(run):
     whole.pop("notes")
     test("a cut last line, what is no JSON, and lines of another run change nothing else",
          document == whole, (document, whole))
-    test("and are told", all(text in notes for text in ("last line, which is cut", "1 line.",
-                                                        "of other runs, 4 lines.")), notes)
+    test("and are told", all(text in notes for text in ("last line, which is incomplete",
+                                                         "1 line that is not JSON.",
+                                                        "4 lines of other runs.")), notes)
     test("the name of a file is no tag", page.is_whole() and run.lines in " ".join(page.words),
          page.words)
     with open(run.lines, "w", encoding="utf-8") as file:

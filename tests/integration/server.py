@@ -534,7 +534,7 @@ def beside_gc(world):
          found)
     test("and nothing of the import", same and before)
     test("a second import of the name is refused", second.returncode == 74 and
-         ("somebody else" in err or "another name" in err), (second.returncode, err))
+         ("another process" in err or "another name" in err), (second.returncode, err))
     test("the first comes to its end", tool.returncode == 0 and world.verifies(name) is True,
          said)
 

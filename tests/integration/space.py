@@ -171,7 +171,7 @@ def gc_names_what_it_cannot_look_into_and_ends_with_74(bed):
         unknown = [entry["name"] for entry in json.loads(done.stdout)["rubbish"] if entry["error"]]
         assert done.returncode == 74 and b"/manifest.json" in done.stderr, done
         assert unknown == ["trip/" + STEP], done
-    assert "stays: " in cli("gc", "--store", store, want=74)
+    assert "kept: " in cli("gc", "--store", store, want=74)
 
 
 @test

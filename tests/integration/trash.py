@@ -50,7 +50,7 @@ def removed_and_back(world, *where):
     test(f"{who}: --dry-run tells what is there", code == 0 and trash(world) == [1, 2, 3, 5] and
          told == [(step, True) for step in (5, 3, 2, 1)], (out, err))
     code, out, err = world.cli("undelete", f"{world.run}@2", *where)
-    test(f"{who}: one comes back", code == 0 and world.steps() == [2, 4] and "back" in out,
+    test(f"{who}: one comes back", code == 0 and world.steps() == [2, 4] and "restored" in out,
          (out, err))
     code, out, err = world.cli("undelete", world.run, *where)
     test(f"{who}: and all of them", code == 0 and world.steps() == [1, 2, 3, 4, 5] and

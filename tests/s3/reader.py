@@ -155,7 +155,7 @@ def what_is_not_there_is_one_line(bed):
             client.save(3, {"a": numpy.zeros(1)})
             raise AssertionError("a save into a bucket")
         except holdfast.InvalidError as error:
-            assert "only read" in str(error), error
+            assert "read-only" in str(error), error
 
 
 def a_list_asks_twice_for_a_checkpoint_and_tells_what_lies_beside_it(bed):

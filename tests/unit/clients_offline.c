@@ -136,7 +136,7 @@ TEST_BETWEEN(test_offline__a_changed_checksum_or_length_is_damage, open_saved, b
           "2>/dev/null",
           bed->store, bed->root);
     assert_int_equal(load_cut(ckpt, 5, 0, 1, &named, &step), CKPT_CORRUPT);
-    assert_non_null(strstr(ckpt_error(), "does not fit the checksums"));
+    assert_non_null(strstr(ckpt_error(), "does not match the checksums"));
     shell("f=$(ls '%s/" RUN "'/step-00000002-*/shard-00001*) && cp '%s/kept' \"$f\" && "
           "truncate -s -4096 \"$f\"",
           bed->store, bed->root);
@@ -180,7 +180,7 @@ TEST_BETWEEN(test_offline__what_would_write_is_refused, open_saved, bed_close)
     uint64_t attempt;
     struct ckpt_tensor tensor = {.name = "a", .dtype = "U8", .data = &attempt};
     assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), CKPT_INVALID);
-    assert_non_null(strstr(ckpt_error(), "only read"));
+    assert_non_null(strstr(ckpt_error(), "read-only"));
     assert_int_equal(ckpt_describe(ckpt, 1, &tensor, 1), CKPT_INVALID);
     assert_int_equal(ckpt_pin(ckpt, 1, 1, "no"), CKPT_INVALID);
     ckpt_close(ckpt);

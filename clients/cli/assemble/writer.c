@@ -104,7 +104,7 @@ static int check_no_others(struct writer *writer)
         store_for_leases(writer->store, writer->manifest.summary.run, visit_holder, &holders);
     return error == 0 && holders.count > (writer->lease != NULL)
                ? report_error(ERR_BUSY, "wait for it, or name another store or run",
-                              "somebody else is writing %s", writer->directory)
+                              "another process is writing %s", writer->directory)
                : error;
 }
 
@@ -438,7 +438,7 @@ static int check_proof(const struct writer *writer, const struct digest *proof)
     for (uint32_t i = 0; i < table->num_tensors && proof != NULL; i++) {
         if (memcmp(&proof[i], &writer->manifest.digests[i], sizeof *proof) != 0)
             return report_error(ERR_CORRUPT, DAMAGE_HINT,
-                                "tensor %s has other values than its digest says",
+                                "the values of tensor %s do not match its digest",
                                 table->tensors[i].name);
     }
     return 0;

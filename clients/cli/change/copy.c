@@ -93,7 +93,7 @@ static int find_copy(bool *out_is_there, const struct copy *copy)
         *out_is_there = bytes == copy->from.text_bytes && memcmp(text, copy->from.text, bytes) == 0;
         if (!*out_is_there)
             error = report_error(ERR_EXISTS, "name another run or store",
-                                 "%s is another checkpoint there", copy->directory);
+                                 "a different checkpoint exists there as %s", copy->directory);
     }
     free(text);
     return error == ERR_NOT_FOUND ? 0 : error;
@@ -127,7 +127,7 @@ static int fail_kept(void *user, const struct scan_read *read, int error_number)
 {
     struct copy *copy = user;
     int error = report_error(error_number != 0 ? ERR_IO : ERR_CORRUPT, NULL,
-                             "block %llu is not what an earlier try wrote",
+                             "block %llu of an earlier, interrupted copy is damaged",
                              (unsigned long long)read->block);
     return checkpoint_fail(&copy->made, read->file->stored.shard, error);
 }
@@ -154,7 +154,7 @@ static int keep_or_copy(struct copy *copy, uint32_t shard)
     bool is_kept = there->damage == NULL && there->header_damage == NULL;
     int error = is_kept ? verify_kept(copy, shard) : ERR_CORRUPT;
     if (is_kept && error == ERR_CORRUPT)
-        log_warn("cp", "%s: it is written anew", report_line());
+        log_warn("cp", "%s: the shard is copied again", report_line());
     return error == ERR_CORRUPT ? copy_shard(copy, shard) : error;
 }
 
@@ -173,8 +173,7 @@ static int compare_digests(const struct copy *copy)
     ERR_TRY(blocks_compare(&blocks, count_digest, &differing));
     return differing == 0 ? 0
                           : report_error(ERR_CORRUPT, DAMAGE_HINT,
-                                         "%s: %s with another digest than the "
-                                         "manifest's",
+                                         "%s: %s whose digest differs from the manifest",
                                          copy->made.name, text_count(differing, "tensor").text);
 }
 
@@ -273,10 +272,11 @@ static int copy_run(struct copy *copy, const char *run)
         const struct store_entry *entry = &catalog.entries[i];
         strcpy(name, text_checkpoint(run, entry->summary.step, entry->summary.attempt).text);
         if (entry->unread != 0)
-            failure_keep(&unread, report_error(entry->unread, "mend what its reads fail of",
-                                               "%s is left out: %s", name, entry->damage));
+            failure_keep(&unread,
+                         report_error(entry->unread, "fix the read error that its reason names",
+                                      "%s is skipped: %s", name, entry->damage));
         else if (entry->damage != NULL)
-            log_warn("cp", "%s is left out: %s", name, entry->damage);
+            log_warn("cp", "%s is skipped: %s", name, entry->damage);
         else
             error = copy_one(copy, name);
     }

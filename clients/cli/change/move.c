@@ -27,7 +27,7 @@ static int read_own_summary(struct manifest_summary *out, struct storage *store,
     ERR_TRY(manifest_read_summary(out, text, bytes < sizeof text ? bytes : sizeof text));
     return out->step == entry->step && out->attempt == entry->attempt
                ? 0
-               : report_error(ERR_MISMATCH, "give the directory its old name",
+               : report_error(ERR_MISMATCH, "rename the directory back",
                               "its manifest belongs to %s, step %llu, attempt %llu", out->run,
                               (unsigned long long)out->step, (unsigned long long)out->attempt);
 }
@@ -42,7 +42,7 @@ static int put_or_print(bool *out_is_put, struct storage *store, const struct st
     *out_is_put = error == 0;
     if (error != ERR_CORRUPT && error != ERR_MISMATCH && error != ERR_VERSION)
         return error;
-    log_warn("move", "%s stays as it is: %s",
+    log_warn("move", "%s is not adopted: %s",
              text_checkpoint(entry->summary.run, entry->summary.step, entry->summary.attempt).text,
              report_line());
     return 0;
@@ -127,7 +127,7 @@ static int check_names(const struct cli *cli)
     return strlen(to.run) <= RUN_NAME_MAX && to.run[0] != '.'
                ? 0
                : report_error(ERR_INVALID, "use at most 100 bytes, and no '.' at the beginning",
-                              "'%s' cannot name a run", to.run);
+                              "'%s' is not a valid run name", to.run);
 }
 
 static int rename_stored(const struct cli *cli, struct storage *store,

@@ -352,7 +352,7 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
     uint64_t bytes = 0;
     size_t count = 0;
     if (outcomes->count == 0) {
-        printf("none of %s is in the store, where alone prune removes; other tiers keep theirs\n",
+        printf("no checkpoint of %s is in the store; prune does not remove from other tiers\n",
                run);
         return;
     }
@@ -363,7 +363,7 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
         count += goes;
         bytes += goes ? outcome->bytes : 0;
         if ((outcome->reasons & RETAIN_VANISHED) != 0)
-            snprintf(text, sizeof text, "vanished from the store, and left the list");
+            snprintf(text, sizeof text, "no longer in the store; removed from the list");
         else if (outcome->reasons != 0)
             snprintf(text, sizeof text, "kept: %s",
                      retain_text(reasons, sizeof reasons, outcome->reasons));
@@ -397,11 +397,11 @@ static int find_failure(const struct outcomes *outcomes)
             is_memory = outcomes->list[i].code == ERR_MEMORY;
             failed++;
         }
-    return failed == 0
-               ? 0
-               : report_error(is_memory ? ERR_MEMORY : ERR_IO, "what stays is whole; prune again",
-                              "%s could not be removed: %s", text_count(failed, "checkpoint").text,
-                              first);
+    return failed == 0 ? 0
+                       : report_error(is_memory ? ERR_MEMORY : ERR_IO,
+                                      "the remaining checkpoints are intact; prune again",
+                                      "%s could not be removed: %s",
+                                      text_count(failed, "checkpoint").text, first);
 }
 
 /* If tags cannot be read, the plan is printed without them. */

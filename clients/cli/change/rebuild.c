@@ -85,11 +85,12 @@ static int read_header(struct found *found, uint32_t shard)
     }
     const struct shard_geometry *geometry = &found->headers[shard].geometry;
     if (error == 0 && !shard_header_hash(&out->header_hash, bytes, geometry->data_start))
-        error = report_error(ERR_CORRUPT, NULL, "the header does not end with its hash");
+        error = report_error(ERR_CORRUPT, NULL, "the header has no hash at its end");
     free(bytes);
     if (error == ERR_NOT_FOUND || error == ERR_BUSY)
-        error = report_error(ERR_CORRUPT, "bring it from a copy: repair --from STORE",
-                             error == ERR_BUSY ? "its header has no end" : "the file is missing");
+        error =
+            report_error(ERR_CORRUPT, "restore it from a copy: repair --from STORE",
+                         error == ERR_BUSY ? "its header is incomplete" : "the file is missing");
     if (error != 0)
         return fail_shard(found, shard, error);
     out->bytes = geometry->file_bytes;
@@ -109,8 +110,8 @@ static int check_identity(const struct found *found, uint32_t shard)
     return is_here && is_same
                ? 0
                : fail_shard(found, shard,
-                            report_error(ERR_CORRUPT, NULL, "its header is of another %s",
-                                         is_here ? "save than shard 1's" : "checkpoint"));
+                            report_error(ERR_CORRUPT, NULL, "its header belongs to another %s",
+                                         is_here ? "save than shard 1" : "checkpoint"));
 }
 
 static int read_headers(struct found *found)
@@ -223,7 +224,7 @@ static int fail_block(void *user, const struct scan_read *read, int error_number
 {
     struct checkpoint *checkpoint = user;
     int error = report_error(error_number != 0 ? ERR_IO : ERR_CORRUPT,
-                             "bring a whole shard from a copy: repair --from STORE",
+                             "restore the shard from a copy: repair --from STORE",
                              "block %llu is damaged", (unsigned long long)read->block);
     return checkpoint_fail(checkpoint, read->file->stored.shard, error);
 }
@@ -319,11 +320,11 @@ static int check_copy(const struct found *found, const struct manifest_summary *
         is_any = true;
         if (strcmp(identity->nonce, copy->nonce) != 0)
             return report_error(ERR_MISMATCH, "name a store with a copy of this save",
-                                "%s: its shards are of another save than the manifest there",
+                                "%s: its shards and the manifest there are from different saves",
                                 found->directory);
     }
     return is_any ? 0
-                  : report_error(ERR_NOT_FOUND, "copy it as a whole: ckpt-cli cp",
+                  : report_error(ERR_NOT_FOUND, "copy the whole checkpoint: ckpt-cli cp",
                                  "%s: no shard here can be read", found->directory);
 }
 

@@ -58,7 +58,8 @@ static int refuse_kept(const struct store_entry *entry, bool is_forced)
     if (is_forced)
         return 0;
     if (entry->unread != 0)
-        return report_error(ERR_DENIED, "mend what its reads fail of, or remove it with --force",
+        return report_error(ERR_DENIED,
+                            "fix the read error that its reason names, or remove it with --force",
                             "%s could not be read: %s", name, entry->damage);
     return entry->flaw && strcmp(entry->flaw, FLAW_IN_DOUBT) == 0
                ? report_error(ERR_DENIED, "start that ckptd, or remove it with --force",
@@ -156,7 +157,7 @@ int cli_rm(const struct cli *cli)
     int error = selection_parse(&selection, cli->args[0]);
     if (error == 0 && selection.step >= 0 && selection.attempt == 0)
         error = report_error(ERR_INVALID, "RUN@STEP-aATTEMPT, as `ckpt-cli list` prints it",
-                             "'%s' does not say of which attempt", cli->args[0]);
+                             "'%s' does not name an attempt", cli->args[0]);
     if (error == 0)
         error = remove_it(&loss, cli, &selection, true);
     if (error == 0 && cli->is_dry_run)

@@ -133,7 +133,7 @@ static int check_there(const struct repair *repair, uint32_t shard)
     const struct shard_file *file = &repair->there.shards[shard];
     return file->damage == NULL
                ? 0
-               : report_error(file->damage_error, "name a store with a whole copy of it",
+               : report_error(file->damage_error, "name a store with an undamaged copy of it",
                               "%s: shard %u: %s", repair->there.name, shard + 1, file->damage);
 }
 
@@ -164,8 +164,8 @@ static int fail_still_damaged(void *user, const struct scan_read *read, int erro
     struct repair *repair = user;
     (void)error_number;
     int error =
-        report_error(ERR_CORRUPT, "look at that disk", "block %llu is damaged after the repair",
-                     (unsigned long long)read->block);
+        report_error(ERR_CORRUPT, "check the store's disk",
+                     "block %llu is damaged after the repair", (unsigned long long)read->block);
     return checkpoint_fail(&repair->here, read->file->stored.shard, error);
 }
 
@@ -192,7 +192,7 @@ static int read_back(struct repair *repair)
     blocks_free(&blocks);
     return error != 0 || differing == 0
                ? error
-               : report_error(ERR_CORRUPT, "take another checkpoint",
+               : report_error(ERR_CORRUPT, "use another checkpoint",
                               "%s: %s differ from the manifest after the repair", repair->here.name,
                               text_count(differing, "digest").text);
 }

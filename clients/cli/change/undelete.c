@@ -44,7 +44,7 @@ struct trash_note trash_note(uint64_t seconds)
 {
     struct trash_note note = {"\n"};
     if (seconds > 0)
-        snprintf(note.text, sizeof note.text, "; for %s `ckpt-cli undelete` takes it back\n",
+        snprintf(note.text, sizeof note.text, "; for %s `ckpt-cli undelete` can restore it\n",
                  span_text(seconds).text);
     return note;
 }
@@ -140,7 +140,7 @@ static int select_items(struct trash *trash, struct storage *store,
     trash->count = kept;
     return kept > 0 ? 0
                     : report_error(ERR_NOT_FOUND, "see `ckpt-cli undelete RUN --dry-run`",
-                                   "nothing of that is in the trash of run %s", selection->run);
+                                   "the trash of run %s has no such checkpoint", selection->run);
 }
 
 static int undelete_stored(struct trash *out, const struct cli *cli,
@@ -201,9 +201,9 @@ static void print_one(const struct cli *cli, const struct trash *trash, const ch
            text_bytes(size, sizeof size, removed->bytes), at,
            removed->is_far ? ", in the far tier" : "");
     if (cli->is_dry_run)
-        printf(", stays until %s\n", until);
+        printf(", kept until %s\n", until);
     else
-        printf(", %s%s%s%s\n", removed->is_back ? "back, " : "stays in the trash",
+        printf(", %s%s%s%s\n", removed->is_back ? "restored, " : "stays in the trash",
                removed->is_back ? removed->is_far ? "bucket" : store_durability(cli->store) : "",
                removed->error[0] != '\0' ? ": " : "", text_safe(safe, sizeof safe, removed->error));
 }
@@ -219,7 +219,7 @@ static void print_trash(const struct cli *cli, const struct trash *trash, const 
         printf("\n], \"trash_seconds\": %llu, \"durability\": \"%s\"}\n",
                (unsigned long long)trash->term, store_durability(cli->store));
     else if (trash->count == 0)
-        printf("nothing is in the trash of run %s\n", run);
+        printf("the trash of run %s is empty\n", run);
 }
 
 static int find_failure(const struct trash *trash)
@@ -232,8 +232,7 @@ static int find_failure(const struct trash *trash)
     return trash->far_error[0] == '\0'
                ? 0
                : report_error(ERR_IO, "try again when it answers",
-                              "the trash of the far tier was not looked into: %s",
-                              trash->far_error);
+                              "the trash of the far tier could not be read: %s", trash->far_error);
 }
 
 int cli_undelete(const struct cli *cli)

@@ -24,9 +24,9 @@ int cli_reload(const struct cli *cli)
         text_json(stdout, keys);
         printf("}\n");
     } else {
-        printf("retention and quotas are as in the configuration now\n");
+        printf("retention and quotas were reloaded from the configuration\n");
         if (keys[0] != '\0')
-            printf("changed, but not before a restart: %s\n", text_safe(safe, sizeof safe, keys));
+            printf("changed, but needs a restart: %s\n", text_safe(safe, sizeof safe, keys));
     }
     protobuf_c_message_free_unpacked(answer, NULL);
     return 0;
@@ -52,7 +52,7 @@ static void print_sets(const Holdfast__V1__ForceAttemptReply *reply, bool is_jso
         if (is_json)
             text_json(stdout, reply->sets[i]);
         else
-            printf("  most are needed of %s\n", text_safe(safe, sizeof safe, reply->sets[i]));
+            printf("  a majority is needed of %s\n", text_safe(safe, sizeof safe, reply->sets[i]));
     }
     printf(is_json ? "]}\n" : "");
 }
@@ -71,7 +71,7 @@ static void print_attempt(const struct cli *cli, const Holdfast__V1__ForceAttemp
     else
         printf("%s: newest attempt known here %llu; %u of %u nodes answer: a start %s\n",
                cli->args[0], (unsigned long long)reply->newest_attempt, reply->answered,
-               reply->nodes, reply->is_majority ? "can go on" : "waits for most of them");
+               reply->nodes, reply->is_majority ? "can proceed" : "waits for a majority");
     if (cli->is_json || !is_forced)
         print_sets(reply, cli->is_json);
 }
@@ -81,10 +81,10 @@ int cli_attempt(const struct cli *cli)
     ProtobufCMessage *answer = NULL;
     int error = call_attempt(&answer, cli, !cli->is_forced || !cli->is_yes);
     if (error == 0 && cli->is_forced && !cli->is_yes) {
-        fprintf(stderr, "Saves that only the other nodes have are lost to the run, and two sides "
-                        "of a cut\nmay train it at once.\n");
-        error =
-            text_confirm(cli, "start without them", "the next start waits for most of the nodes");
+        fprintf(stderr, "The run loses saves that only the other nodes have, and both sides of a "
+                        "network\npartition may train it at once.\n");
+        error = text_confirm(cli, "start without them",
+                             "the next start waits for a majority of the nodes");
         protobuf_c_message_free_unpacked(answer, NULL);
         if (error == 0)
             error = call_attempt(&answer, cli, false);
@@ -166,7 +166,7 @@ int cli_scrub(const struct cli *cli)
         error = server_scrub(NULL, cli, true, run, NULL);
     else if (strcmp(action, "progress") != 0 || run[0] != '\0')
         error = report_error(ERR_INVALID, "use start [RUN], pause or progress",
-                             "scrub does not know that action");
+                             "unknown action of scrub");
     return error == 0 ? print_progress(cli) : error;
 }
 
@@ -181,11 +181,11 @@ static int print_stop(const struct cli *cli, const Holdfast__V1__StopReply *repl
                          (json_int_t)reply->grace_seconds);
     if (reply->grace_seconds != 0)
         snprintf(within, sizeof within, ", within %u s", reply->grace_seconds);
-    printf("%s of run '%s' %s to %s behind the step in work%s\n",
+    printf("%s of run '%s' %s to %s after the current step%s\n",
            text_count(reply->ranks, "rank").text, cli->args[0], reply->ranks == 1 ? "is" : "are",
            cli->is_unsaved ? "end without a save" : "save and end", within);
     if (reply->grace_seconds != (uint32_t)cli->grace_s)
-        log_warn("cli", "this ckptd is older than --grace: the ranks know no limit of time");
+        log_warn("cli", "this ckptd does not support --grace: the ranks have no time limit");
     return 0;
 }
 
@@ -197,7 +197,7 @@ int cli_stop(const struct cli *cli)
     ERR_TRY(selection_parse_run(&selection, cli->args[0]));
     if (cli->is_unsaved)
         ERR_TRY(text_confirm(cli, "stop it, and lose what was trained since its last save",
-                             "it goes on"));
+                             "the run continues"));
     request.run = selection.run;
     request.without_save = cli->is_unsaved;
     request.grace_seconds = (uint32_t)cli->grace_s;
@@ -220,8 +220,8 @@ int cli_save(const struct cli *cli)
     if (cli->is_json)
         error = text_pack("{ss sI}", "run", cli->args[0], "ranks", (json_int_t)ranks);
     else
-        printf("%s of run '%s' %s to save behind the step in work\n",
-               text_count(ranks, "rank").text, cli->args[0], ranks == 1 ? "is" : "are");
+        printf("%s of run '%s' %s to save after the current step\n", text_count(ranks, "rank").text,
+               cli->args[0], ranks == 1 ? "is" : "are");
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;
 }

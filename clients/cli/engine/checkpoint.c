@@ -24,9 +24,9 @@ static int skip_damaged(void *user, const struct store_entry *entry)
     struct checkpoint *checkpoint = user;
     const struct manifest_summary *summary = &entry->summary;
     if (entry->unread != 0)
-        return report_error(entry->unread, "mend what its reads fail of, or name a step", "%s: %s",
-                            text_checkpoint(summary->run, summary->step, summary->attempt).text,
-                            entry->damage);
+        return report_error(
+            entry->unread, "fix the read error that its reason names, or name a step", "%s: %s",
+            text_checkpoint(summary->run, summary->step, summary->attempt).text, entry->damage);
     uint32_t at = checkpoint->num_skipped;
     if (at == RPC_SKIPPED_MAX)
         return 0;
@@ -41,7 +41,7 @@ static int skip_damaged(void *user, const struct store_entry *entry)
 
 void skipped_print(const char *run, uint64_t step, uint64_t attempt, const char *damage)
 {
-    log_warn("store", "%s is damaged and passed over: %s", text_checkpoint(run, step, attempt).text,
+    log_warn("store", "%s is damaged and skipped: %s", text_checkpoint(run, step, attempt).text,
              damage);
 }
 

@@ -243,7 +243,7 @@ int failure_report(const struct failure *failure);
 
 /* ---- undelete.c ---- */
 
-/* Follows "removed": "; for 7 days `ckpt-cli undelete` takes it back\n", or "\n" for 0 seconds. */
+/* Follows "removed": "; for 7 days `ckpt-cli undelete` can restore it\n", or "\n" for 0 seconds. */
 struct trash_note {
     char text[128];
 };

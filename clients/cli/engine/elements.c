@@ -56,7 +56,7 @@ int pattern_check(const char *option, const char *pattern, const struct layout_t
         if (fnmatch(pattern, table->tensors[i].name, 0) == 0)
             return 0;
     return report_error(ERR_INVALID, "`ckpt-cli show` has the names",
-                        "%s '%s' fits no tensor of the checkpoint", option, pattern);
+                        "%s '%s' matches no tensor of the checkpoint", option, pattern);
 }
 
 int dtype_rules_parse(struct dtype_rules *out, const struct cli *cli,

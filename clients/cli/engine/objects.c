@@ -145,7 +145,7 @@ int objects_write_one(const struct cli *cli)
     uint64_t bytes = 0;
     if (cli->is_json)
         return report_error(ERR_INVALID, "leave out --json: stdout has the bytes as they are",
-                            "an object is no document");
+                            "an object is not printed as JSON");
     ERR_TRY(selection_parse(&selection, cli->args[0]));
     int error = open_reader(&ckpt, cli, selection.run);
     if (error == 0)

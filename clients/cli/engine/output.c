@@ -15,7 +15,7 @@ int output_find(bool *out_exists, struct stat *out, const char *path)
     *out_exists = lstat(path, out) == 0;
     return *out_exists || errno == ENOENT
                ? 0
-               : report_errno(ERR_IO, "could not look at the place of the output", path);
+               : report_errno(ERR_IO, "could not check the path of the output", path);
 }
 
 /* May the file get that name? */
@@ -27,7 +27,7 @@ static int check_path(const struct output_place *output)
     bool exists, is_checkpoint;
     ERR_TRY(output_find(&exists, &status, path));
     if (path[strlen(path) - 1] == '/' || (exists && !S_ISREG(status.st_mode)))
-        return report_error(ERR_EXISTS, "name a file", "%s is not a plain file", path);
+        return report_error(ERR_EXISTS, "name a file", "%s is not a regular file", path);
     snprintf(manifest, sizeof manifest, "%s/" MANIFEST_NAME, output->parent);
     ERR_TRY(output_find(&is_checkpoint, &other, manifest));
     if (is_checkpoint)

@@ -87,17 +87,18 @@ static int explain_no_answer(const struct cli *cli, bool *out_is_there)
         close(fd);
     if (is_denied)
         return report_error(
-            ERR_DENIED, "come as ckptd's user, or as one of its access.uids or access.operators",
-            "user %u may not come in at %s", (unsigned)geteuid(), cli->server);
+            ERR_DENIED, "connect as ckptd's user, or as one of its access.uids or access.operators",
+            "user %u may not connect to %s", (unsigned)geteuid(), cli->server);
     if (is_full)
-        return report_error(ERR_UNAVAILABLE, "its log names who has them; or raise limits.sessions",
-                            "the ckptd at %s hangs up: all its connections are in use, or it ends",
-                            cli->server);
+        return report_error(
+            ERR_UNAVAILABLE, "its log names the clients; or raise limits.sessions",
+            "the ckptd at %s closes connections: all are in use, or it is shutting down",
+            cli->server);
     *out_is_there = is_there;
     if (is_there)
-        return report_error(ERR_UNAVAILABLE, "try again; its log names who has them",
-                            "the ckptd at %s hung up: all its connections were in use, or it ended",
-                            cli->server);
+        return report_error(
+            ERR_UNAVAILABLE, "try again; its log names the clients",
+            "the ckptd at %s closed the connection: all were in use, or it shut down", cli->server);
     return report_error(ERR_UNAVAILABLE, "start ckptd, or name its socket with --server unix:/PATH",
                         is_gone ? "no ckptd answered at %s: there is no such socket"
                                 : "no ckptd answered at %s",
@@ -125,7 +126,7 @@ static void show_once(const struct waiting_line *waiting_line, int64_t *pruned_b
     json_decref(status);
     if (*pruned_before < 0)
         *pruned_before = pruned;
-    snprintf(line, sizeof line, "the ckptd at %s is at work ...", waiting_line->cli->server);
+    snprintf(line, sizeof line, "the ckptd at %s is working ...", waiting_line->cli->server);
     if (pruned > *pruned_before)
         snprintf(line, sizeof line, "the ckptd at %s has removed %s ...", waiting_line->cli->server,
                  text_count((uint64_t)(pruned - *pruned_before), "checkpoint").text);
@@ -336,8 +337,8 @@ int server_need_here(const struct cli *cli)
     bool is_elsewhere;
     ERR_TRY(find_elsewhere(&is_elsewhere, cli));
     return is_elsewhere ? report_error(ERR_NOT_FOUND, "name that tier's store with --store",
-                                       "%s is not in the store of the ckptd at %s: other tiers "
-                                       "alone have it, or a part of it",
+                                       "%s is not in the store of the ckptd at %s: only other "
+                                       "tiers have it, or a part of it",
                                        cli->args[0], cli->server)
                         : 0;
 }
@@ -367,7 +368,7 @@ int server_find_store(struct cli *cli)
     const char *path = json_string_value(json_object_get(status, "store"));
     const char *id = json_string_value(json_object_get(status, "store_id"));
     if (path == NULL || id == NULL || id[0] == '\0' || strlen(path) >= sizeof cli->store)
-        error = report_error(ERR_NOT_FOUND, NULL, "the ckptd at %s has no directory as its store",
+        error = report_error(ERR_NOT_FOUND, NULL, "the store of the ckptd at %s is not a directory",
                              cli->server);
     else
         error = check_reach(path, id, cli);
@@ -409,8 +410,8 @@ int server_prepare_write(const struct cli *cli, uint64_t bytes)
                             text_bytes(need, sizeof need, bytes));
     if (uid != (json_int_t)geteuid() && (geteuid() != 0 || uid <= 0))
         return report_error(ERR_DENIED, "run ckpt-cli as that user, or as root",
-                            "the ckptd at %s runs as user %lld, and could not remove what user "
-                            "%lld writes",
+                            "the ckptd at %s runs as user %lld, and could not remove files of user "
+                            "%lld",
                             cli->server, (long long)uid, (long long)geteuid());
     return 0;
 }

@@ -76,7 +76,7 @@ static int check_is_store(struct storage *storage, const char *path)
     search.is_run = false;
     ERR_TRY(storage_list(storage, "", visit_part, &search));
     return report_error(ERR_NOT_FOUND,
-                        search.is_run ? "it is a run of one: name the directory above it"
+                        search.is_run ? "it is a run's directory: name the directory above it"
                                       : "name the directory that ckptd has as its store",
                         "%s is not a Holdfast store", path);
 }
@@ -137,10 +137,10 @@ int store_compare(bool *out_is_same, const char *store, const char *other)
     if (*out_is_same || one.ops != two.ops || one.ops != &storage_local)
         return 0;
     if (stat(one.place, &source) != 0)
-        return report_errno(ERR_IO, "could not look at the store of the source", store);
+        return report_errno(ERR_IO, "could not check the store of the source", store);
     bool exists = stat(two.place, &target) == 0;
     if (!exists && errno != ENOENT)
-        return report_errno(ERR_IO, "could not look at the store of the output", other);
+        return report_errno(ERR_IO, "could not check the store of the output", other);
     *out_is_same = exists && source.st_dev == target.st_dev && source.st_ino == target.st_ino;
     return 0;
 }
@@ -151,8 +151,7 @@ int store_lock(struct storage *store, const char *option)
     int error = storage_lock(store);
     if (error != ERR_BUSY)
         return error;
-    snprintf(hint, sizeof hint, "if a ckptd serves it, let that do the work: %s unix:/PATH",
-             option);
+    snprintf(hint, sizeof hint, "if a ckptd serves it, name that ckptd: %s unix:/PATH", option);
     return report_error(error, hint, "%s", report_message());
 }
 

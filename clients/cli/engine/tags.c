@@ -21,7 +21,7 @@ int tags_check_name(const char *name)
     return is_good ? 0
                    : report_error(ERR_INVALID,
                                   "a letter, then letters, digits, '.', '_' and '-', at most 63",
-                                  "'%s' cannot be a tag", name);
+                                  "'%s' is not a valid tag", name);
 }
 
 void tags_key(char out[STORAGE_KEY_MAX + 1], const char *run, const char *name)

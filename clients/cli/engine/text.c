@@ -247,7 +247,8 @@ int text_confirm(const struct cli *cli, const char *question, const char *otherw
     if (cli->is_yes)
         return 0;
     if (!isatty(STDIN_FILENO))
-        return report_error(ERR_DENIED, "add --yes", "nobody is there to say yes");
+        return report_error(ERR_DENIED, "add --yes",
+                            "the command asks for a yes, and stdin is not a terminal");
     fprintf(stderr, "%s? Type yes: ", question);
     if (fgets(answer, sizeof answer, stdin) != NULL && strcmp(answer, "yes\n") == 0)
         return 0;
@@ -260,5 +261,5 @@ int span_parse(uint64_t *out, const char *option, const char *text)
     if (text[0] == '\0' || options_parse_span(out, text))
         return 0;
     return report_error(ERR_INVALID, "a number and s, m, h, d or w, such as 12h",
-                        "--%s '%s' is not a span of time", option, text);
+                        "--%s '%s' is not a duration", option, text);
 }

@@ -26,7 +26,7 @@ static int open_for_result(struct storage **out, const struct cli *cli,
         ERR_TRY(server_find_store(&here));
     ERR_TRY(store_open_writable(out, &here));
     return is_served(cli) && store_need_checkpoint(*out, &selection) != 0
-               ? report_error(ERR_DENIED, NULL, "it is in other tiers alone")
+               ? report_error(ERR_DENIED, NULL, "only other tiers have it")
                : 0;
 }
 
@@ -65,14 +65,14 @@ void verified_report_to_server(const struct cli *cli, const struct manifest_summ
     bool is_elsewhere = false;
     if (server_scrub(&is_elsewhere, cli, false, run, summary) != 0)
         log_warn("verify",
-                 "ckptd was not told: %s; an operator can: ckpt-cli server scrub start %s",
+                 "ckptd was not notified: %s; an operator can: ckpt-cli server scrub start %s",
                  report_line(), run);
     else if (!cli->is_json && is_elsewhere)
-        printf("ckptd was told, but has no copy in its own store to read again: it reads those in "
-               "the far tier once in scrub.period_s, and a peer its own\n");
+        printf("ckptd was notified, but its own store has no copy to verify: it verifies those in "
+               "the far tier once in scrub.period_s, and a peer verifies its own\n");
     else if (!cli->is_json)
-        printf("ckptd was told: it reads this one again at once, then run %s, and quarantines "
-               "what is damaged\n",
+        printf("ckptd was notified: it verifies this one at once, then run %s, and quarantines "
+               "damaged ones\n",
                run);
 }
 

@@ -87,7 +87,8 @@ int hf_file_read(const struct hf_file *file, void *out, uint64_t start, uint32_t
         if (got < 0)
             return report_errno(ERR_IO, "could not read a file of the model", file->name);
         if (got == 0)
-            return report_error(ERR_IO, "was it changed meanwhile?", "%s ended early", file->name);
+            return report_error(ERR_IO, "check whether another program changes it",
+                                "%s ended early", file->name);
         done += (uint32_t)got;
     }
     return 0;
@@ -108,7 +109,7 @@ int hf_folder_json(json_t **out, const struct hf_folder *folder, const char *nam
     *out = NULL;
     int error = hf_file_open(&file, folder, name);
     if (error == ERR_NOT_FOUND)
-        return report_error(ERR_NOT_FOUND, "FOLDER is a model as Hugging Face has it",
+        return report_error(ERR_NOT_FOUND, "FOLDER must be a model in Hugging Face's format",
                             "the folder has no %s", name);
     if (error == 0 && file.bytes > most)
         error = report_error(ERR_CORRUPT, NULL, "%s is larger than %zu bytes", name, most);

@@ -133,7 +133,7 @@ static int read_identity(struct model_shape *out, const json_t *identity)
         return report_error(ERR_INVALID,
                             "name a folder with its config.json: --model FOLDER, or export "
                             "one file: --format safetensors",
-                            "the checkpoint does not say what model it is of");
+                            "the checkpoint does not describe its model");
     return model_shape_of_identity(out, model);
 }
 

@@ -52,7 +52,7 @@ int hf_tokenizer_open(struct hf_tokenizer *out, const char *path, const char *sh
     if (file == NULL || fstat(fileno(file), &status) != 0)
         error = report_errno(ERR_IO, "could not read the tokenizer", path);
     else if (!S_ISREG(status.st_mode) || status.st_size > VOCAB_FILE_BYTES_MAX)
-        error = report_error(ERR_INVALID, NULL, "%s is no file of at most %u MiB", path,
+        error = report_error(ERR_INVALID, NULL, "%s is not a file of at most %u MiB", path,
                              VOCAB_FILE_BYTES_MAX >> 20);
     else if ((out->text = malloc((size_t)status.st_size + 1)) == NULL)
         error = report_error(ERR_MEMORY, NULL, "no memory for the tokenizer");

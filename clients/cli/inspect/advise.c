@@ -106,16 +106,16 @@ static int check_figures(const struct figures *figures)
 {
     if (figures->daly.failures <= 0)
         return report_error(ERR_INVALID,
-                            "give --mtbf 30d, of one node, and --nodes; or of the job, without",
-                            "how often a node fails is not known");
+                            "give --mtbf 30d of one node and --nodes N, or --mtbf of the whole job",
+                            "the mean time between failures is not known");
     if (figures->daly.step <= 0)
         return report_error(ERR_INVALID, "name an older one, RUN@STEP, or give --step-time SECONDS",
-                            "%s does not say how long a step takes; a trainer's second save does",
+                            "%s does not record the time of a step; a trainer's second save does",
                             figures->checkpoint);
     if (figures->daly.wait <= 0)
         return report_error(ERR_INVALID, "name an older one, RUN@STEP, or give --save-time SECONDS",
-                            "%s does not say how long training waits for a save; a trainer's "
-                            "second save does",
+                            "%s does not record how long training waits for a save; a "
+                            "trainer's second save does",
                             figures->checkpoint);
     return 0;
 }

@@ -110,7 +110,7 @@ void lineage_print(const struct lineage *lineage)
         printf("\n");
     }
     if (lineage->is_cut)
-        printf("%-12s (what came before is not known any more)\n", "");
+        printf("%-12s (earlier ancestors are no longer known)\n", "");
 }
 
 static json_t *ancestor_json(const struct ancestor *ancestor)

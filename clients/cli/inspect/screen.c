@@ -30,7 +30,7 @@ static void print_state(const json_t *root)
     if (text_of(text, root, "offline")[0] != '\0')
         printf("%-12s yes: %s\n", "offline", text);
     if (json_is_true(json_object_get(root, "draining")))
-        printf("%-12s yes, it is ending\n", "draining");
+        printf("%-12s yes, it is shutting down\n", "draining");
     if (json_object_get(root, "in_use") != NULL)
         printf("%-12s %s\n", "in use",
                json_is_true(json_object_get(root, "in_use")) ? "yes, by a ckptd or a tool" : "no");
@@ -47,7 +47,7 @@ static void print_hours(const json_t *disk)
     else if (is_known != NULL)
         printf("%-12s %s\n", "full",
                json_is_true(is_known) ? "never at the present rate: removals free what saves take"
-                                      : "unknown: the rate takes two saves and a minute");
+                                      : "unknown: the rate needs two saves and a minute");
 }
 
 static void print_room(const json_t *root)
@@ -170,7 +170,7 @@ static void print_work(const json_t *root)
         printf("  and %zu more\n", json_array_size(runs) - LIST_MAX);
     if (json_is_object(last))
         printf("%-12s %s\n", "last commit", member_checkpoint(last).text);
-    printf("%-12s %s in work or cut short\n", "saves",
+    printf("%-12s %s in progress or interrupted\n", "saves",
            text_count(json_array_size(saves), "save").text);
     json_array_foreach((json_t *)saves, index, item)
     {
@@ -242,7 +242,7 @@ static void print_silence(const json_t *node)
         printf("  %s for %llu s", is_lost ? "LOST, silent" : "silent",
                (unsigned long long)member_number(node, "silent_seconds"));
     else if (!json_is_object(json_object_get(node, "told")))
-        printf("  has not told of itself");
+        printf("  has not reported yet");
     if (text_of(why, node, "offline")[0] != '\0')
         printf("%s%s", is_lost || is_silent ? ": " : "  ", why);
     printf("\n");
@@ -275,7 +275,7 @@ static void print_sets(const json_t *run, const json_t *members)
     bool is_held = json_is_true(json_object_get(run, "attempt_held"));
     json_array_foreach(sets, index,
                        item) if (!json_equal(item, members) && (index == 0 || !is_held))
-        printf("  %-24s a start needs most of %s as well\n", text_of(name, run, "run"),
+        printf("  %-24s a start also needs a majority of %s\n", text_of(name, run, "run"),
                text_safe(names, sizeof names, json_string_value(item)));
 }
 
@@ -335,7 +335,7 @@ static void print_nodes(const json_t *root)
     if (json_is_object(json_object_get(nodes, "memory")))
         print_memory(json_object_get(nodes, "memory"));
     if (json_is_object(bulk))
-        printf("%-12s %.3f GB/s in, %.3f GB/s out, while bytes move; %s\n", "bulk plane",
+        printf("%-12s %.3f GB/s in, %.3f GB/s out, during transfers; %s\n", "bulk plane",
                json_number_value(json_object_get(bulk, "bytes_per_second_in")) / 1e9,
                json_number_value(json_object_get(bulk, "bytes_per_second_out")) / 1e9,
                text_count(member_number(bulk, "connections"), "connection").text);

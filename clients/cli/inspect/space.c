@@ -182,7 +182,7 @@ static void print_found(const struct cli *cli, const struct store_rubbish *item,
     if (!cli->is_json) {
         printf("%-56s %11s  %s%s%s\n", text_safe(safe, sizeof safe, key),
                text_bytes(size, sizeof size, item->bytes), what_text(item->what),
-               reason[0] != '\0' ? ", stays: " : "", text_safe(why, sizeof why, reason));
+               reason[0] != '\0' ? ", kept: " : "", text_safe(why, sizeof why, reason));
         return;
     }
     printf("%s\n  {\"what\": \"%s\", \"name\": ", is_first ? "" : ",", what_text(item->what));
@@ -223,7 +223,7 @@ static void print_collected(const struct space *space, bool is_served, const cha
 
 static int gc_store(struct space *space)
 {
-    static const char note[] = "; the store is in use: what is being saved is counted too";
+    static const char note[] = "; the store is in use: saves in progress are counted, too";
     const struct cli *cli = space->cli;
     struct selection all = {.step = -1};
     ERR_TRY(store_begin(&space->store, cli, NULL, !cli->is_dry_run));
@@ -246,7 +246,7 @@ static int gc_store(struct space *space)
         space->found_bytes += store_rubbish_goes(item) ? item->bytes : 0;
     }
     print_collected(space, is_served, is_served ? note : "");
-    return report_failures(&space->rubbish, "looked into or removed");
+    return report_failures(&space->rubbish, "read or removed");
 }
 
 /* Converts the server's findings to the form of local ones. */
@@ -287,7 +287,7 @@ static int gc_server(struct space *space)
     if (error != 0)
         return error;
     print_collected(space, true, "");
-    return report_failures(&space->rubbish, "looked into or removed");
+    return report_failures(&space->rubbish, "read or removed");
 }
 
 int cli_gc(const struct cli *cli)
@@ -509,7 +509,7 @@ static void print_run_end(const struct measure *measure, uint64_t rubbish, const
            text_bytes(size[0], 32, space->total), text_bytes(size[1], 32, rubbish),
            text_bytes(size[4], 32, space->trash), text_bytes(size[2], 32, space->other),
            text_bytes(size[3], 32, space->shared),
-           error[0] != '\0' ? ", and what could not be looked into" : "");
+           error[0] != '\0' ? ", and what could not be read" : "");
 }
 
 /* Measures one run: its checkpoints, then the sums. Unreadable parts count as nothing, and du
@@ -527,7 +527,7 @@ static int measure_run(struct space *sums, const char *run, const struct selecti
     for (size_t i = 0; i < space.rubbish.count; i++)
         rubbish += space.rubbish.items[i].bytes;
     if (error == 0)
-        error = report_failures(&space.rubbish, "looked into");
+        error = report_failures(&space.rubbish, "read");
     if (error == 0)
         error = failure_report(&measure.failure);
     store_rubbish_free(&space.rubbish);

@@ -193,8 +193,8 @@ int status_of_store(json_t **out, const struct cli *cli, struct store_polls *pol
         if (!json_end())
             error = report_error(ERR_MEMORY, NULL, "no memory for the status");
         else if (*out == NULL)
-            error = report_error(ERR_INVALID, "use a name in UTF-8",
-                                 "the name of the store is no text: %s", cli->store);
+            error = report_error(ERR_INVALID, "use another name",
+                                 "the name of the store is not valid UTF-8: %s", cli->store);
     }
     if (error != 0) {
         json_decref(*out);
@@ -311,7 +311,7 @@ static int check_clients(const json_t *run)
     char name[128], safe[512];
     if (count == 0)
         return 0;
-    return report_error(ERR_UNAVAILABLE, "mend the run; its next commit ends it",
+    return report_error(ERR_UNAVAILABLE, "fix the run; its next commit clears this",
                         "run %s: %lld save%s in a row failed at the client: %s",
                         text_safe(name, sizeof name, member_text(run, "run")), (long long)count,
                         count == 1 ? "" : "s",
@@ -327,10 +327,9 @@ static int check_expected(const struct cli *cli, const json_t *status)
     if (cli->expected == 0 || json_is_true(json_object_get(expected, "fits")))
         return 0;
     if (expected == NULL)
-        return report_error(ERR_VERSION, "update it",
-                            "the ckptd at %s is of before --expect, and does not answer it",
-                            cli->server);
-    return report_error(ERR_UNAVAILABLE, "mend that, or save less",
+        return report_error(ERR_VERSION, "update that ckptd",
+                            "the ckptd at %s is too old to support --expect", cli->server);
+    return report_error(ERR_UNAVAILABLE, "fix that, or save less",
                         "an attempt and a save of %s do not fit at the ckptd at %s: %s",
                         text_bytes(size, sizeof size, (uint64_t)cli->expected), cli->server,
                         text_safe(safe, sizeof safe, why != NULL ? why : "?"));
@@ -348,13 +347,14 @@ static int check_health(const struct cli *cli, const json_t *status, bool servin
     json_t *run;
     int code = 0;
     if (!serving)
-        return report_error(ERR_UNAVAILABLE, "it is starting or being drained",
+        return report_error(ERR_UNAVAILABLE,
+                            "wait until it has started, unless it is being drained",
                             "ckptd at %s is not serving", cli->server);
     if (!saving)
         return report_error(ERR_UNAVAILABLE,
-                            is_offline ? "mend that, then restart ckptd"
-                                       : "mend that; then the next save that is committed, or "
-                                         "a restart, ends it",
+                            is_offline ? "fix that, then restart ckptd"
+                                       : "fix that; then the next committed save, or a "
+                                         "restart, clears this",
                             "ckptd at %s cannot save: %s", cli->server,
                             text_safe(safe, sizeof safe, why != NULL ? why : "?"));
     ERR_TRY(check_expected(cli, status));

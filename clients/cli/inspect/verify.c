@@ -147,7 +147,7 @@ static void print_whole(const struct verify *verify)
                verify->cli->is_quick ? " by their headers" : "");
     else if (verify->cli->is_quick)
         printf("%s: files in order, %s. %s, %s: manifest, sizes, hashes of headers and checksum "
-               "tables match. The data were NOT read; `verify` without --quick proves them.\n",
+               "tables match. The data were NOT read; `verify` without --quick reads them.\n",
                verify->checkpoint.name, where, text_count(manifest->summary.shards, "shard").text,
                size);
     else if (verify->percent < 100)
@@ -244,9 +244,10 @@ static int end_quarantine(const struct verify *verify)
         return error;
     if (!verify->cli->is_json)
         printf("%s: %s\n", verify->checkpoint.name,
-               is_served    ? "not in quarantine, and served"
-               : error == 0 ? "out of quarantine; a running ckptd sees that at its next start"
-                            : "was not in quarantine");
+               is_served ? "not in quarantine, and served"
+               : error == 0
+                   ? "released from quarantine; a running ckptd applies it at its next start"
+                   : "was not in quarantine");
     return 0;
 }
 
@@ -337,8 +338,8 @@ static int parse_sample(struct verify *verify)
         end++;
     if (end != NULL &&
         (end == cli->sample || *end != '\0' || !(verify->percent > 0 && verify->percent <= 100)))
-        return report_error(ERR_INVALID, "a part of the blocks: 5%", "--sample %s is none",
-                            cli->sample);
+        return report_error(ERR_INVALID, "give a share of the blocks: 5%",
+                            "--sample %s is not a share of the blocks", cli->sample);
     verify->seed = cli->seed;
     while (verify->percent < 100 && verify->seed == 0 &&
            getrandom(&verify->seed, sizeof verify->seed, 0) == sizeof verify->seed)
@@ -350,8 +351,8 @@ static int check_options(struct verify *verify)
 {
     const struct cli *cli = verify->cli;
     if (cli->is_released && (cli->is_quick || cli->is_all || cli->sample[0] != '\0'))
-        return report_error(ERR_INVALID, "verify one checkpoint, all of it",
-                            "--release needs the proof that %s does not give",
+        return report_error(ERR_INVALID, "verify one checkpoint completely",
+                            "--release cannot be used with %s",
                             cli->is_quick ? "--quick"
                             : cli->is_all ? "--all"
                                           : "--sample");

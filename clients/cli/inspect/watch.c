@@ -51,7 +51,7 @@ static int describe_poll(json_t **out, const struct cli *cli, const json_t *stat
     return *out != NULL
                ? 0
                : report_error(ERR_VERSION, "use the ckpt-cli of its version",
-                              "the ckptd at %s does not tell what is watched", cli->server);
+                              "the ckptd at %s does not report what --watch prints", cli->server);
 }
 
 static int print_json(const struct cli *cli, const json_t *status, uint64_t write_rate,
@@ -116,7 +116,7 @@ static int print_text(const struct cli *cli, const json_t *status, uint64_t writ
     printf("%s  ", when);
     print_newest(cli, json_object_get(status, "last_commit"));
     printf("  %s %s  committed %s/s", text_count(json_array_size(saves), "save").text,
-           cli->store[0] == '\0' ? "in work" : "unfinished",
+           cli->store[0] == '\0' ? "in progress" : "unfinished",
            text_bytes(size, sizeof size, write_rate));
     if (cli->store[0] == '\0')
         printf("  read %s/s", text_bytes(size, sizeof size, read_rate));

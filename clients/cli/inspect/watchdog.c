@@ -90,7 +90,7 @@ static int read_state(const char **state, char *alarm, const struct cli *cli)
         snprintf(alarm, ALARM_BYTES, "run %s: %s", cli->args[0], report_line());
     else
         snprintf(alarm, ALARM_BYTES, "run %s: no rank is connected%s", cli->args[0],
-                 cli->queued[0] != '\0' ? ", and it does not wait to be started" : "");
+                 cli->queued[0] != '\0' ? ", and it is not queued" : "");
     ERR_TRY(run_queue_command(&is_queued, cli->queued));
     *state = is_queued ? "queued" : "alarm";
     if (is_queued)

@@ -155,8 +155,8 @@ static int fail_flow(const struct flow *flow)
 {
     const char *doing = flow->op == STORAGE_WRITE ? "could not write" : "could not read";
     if (flow->error == ERR_CORRUPT)
-        return report_error(ERR_CORRUPT, "this disk loses what is written: take another one",
-                            "other bytes were read in %s than were written",
+        return report_error(ERR_CORRUPT, "do not use this disk: it loses or changes data",
+                            "the bytes that were read in %s are not those written",
                             flow->bed->test->folder);
     errno = flow->error_number;
     return report_errno(flow->error, doing, flow->bed->test->folder);
@@ -302,7 +302,7 @@ static int check_asked(const struct disk_test *test)
 {
     char text[32];
     if (test->block % STORAGE_ALIGN != 0)
-        return report_error(ERR_INVALID, "take 1MiB", "--block %u is no multiple of %u",
+        return report_error(ERR_INVALID, "use 1MiB", "--block %u is not a multiple of %u",
                             test->block, STORAGE_ALIGN);
     if (test->bytes < test->block)
         return report_error(ERR_INVALID, "raise --bytes", "--bytes %llu is less than a block",
@@ -314,7 +314,7 @@ static int check_asked(const struct disk_test *test)
                             (unsigned long long)DISK_TEST_REQUESTS);
     if ((uint64_t)test->block * test->depth > DISK_TEST_MEMORY)
         return report_error(ERR_INVALID, "lower --depth or --block",
-                            "so many blocks under way take %s of memory",
+                            "so many blocks in flight take %s of memory",
                             text_bytes(text, sizeof text, (uint64_t)test->block * test->depth));
     return 0;
 }
@@ -328,7 +328,7 @@ static int check_room(const struct bed *bed)
     if (bytes <= space.bytes_free - space.bytes_free / FREE_PARTS)
         return 0;
     return report_error(ERR_SPACE, "lower --bytes, or free some space",
-                        "%s do not fit into %s: %s are free, of which a tenth is left alone",
+                        "%s do not fit into %s: %s are free, of which a tenth is reserved",
                         text_bytes(need, sizeof need, bytes), bed->test->folder,
                         text_bytes(have, sizeof have, space.bytes_free));
 }
@@ -364,7 +364,7 @@ static int make_folder(struct bed *bed)
                : errno == EACCES || errno == EPERM || errno == EROFS ? ERR_DENIED
                                                                      : ERR_IO;
     bed->folder[0] = '\0';
-    return report_errno(code, "no folder could be made there", bed->test->folder);
+    return report_errno(code, "could not create a folder there", bed->test->folder);
 }
 
 /* Returns `error`, or, if 0, an error for remaining files. */

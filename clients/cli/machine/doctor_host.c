@@ -37,16 +37,16 @@ static const struct file_system {
     {0xef53, "ext4", DOCTOR_OK, ""},
     {0x58465342, "xfs", DOCTOR_OK, ""},
     {0xf2f52010, "f2fs", DOCTOR_OK, ""},
-    {0x9123683e, "btrfs", DOCTOR_WARN, ": it copies what is written again"},
+    {0x9123683e, "btrfs", DOCTOR_WARN, ": it is copy-on-write"},
     {0x2fc12fc1, "zfs", DOCTOR_WARN, ": it cannot reserve the space of a save"},
-    {0x794c7630, "overlay", DOCTOR_WARN, ": a layer of a container, which goes with it"},
-    {0x65735546, "fuse", DOCTOR_WARN, ": what durable means there its program decides"},
-    {0x6969, "nfs", DOCTOR_WARN, ": other machines have it, too"},
-    {0x0bd00bd0, "lustre", DOCTOR_WARN, ": other machines have it, too"},
-    {0x47504653, "gpfs", DOCTOR_WARN, ": other machines have it, too"},
-    {0x00c36400, "ceph", DOCTOR_WARN, ": other machines have it, too"},
-    {0xff534d42, "cifs", DOCTOR_WARN, ": other machines have it, too"},
-    {0x01021994, "tmpfs", DOCTOR_BAD, ": it is memory, and gone with the power"},
+    {0x794c7630, "overlay", DOCTOR_WARN, ": a container's layer, deleted with the container"},
+    {0x65735546, "fuse", DOCTOR_WARN, ": its program decides what is durable"},
+    {0x6969, "nfs", DOCTOR_WARN, ": it is shared with other machines"},
+    {0x0bd00bd0, "lustre", DOCTOR_WARN, ": it is shared with other machines"},
+    {0x47504653, "gpfs", DOCTOR_WARN, ": it is shared with other machines"},
+    {0x00c36400, "ceph", DOCTOR_WARN, ": it is shared with other machines"},
+    {0xff534d42, "cifs", DOCTOR_WARN, ": it is shared with other machines"},
+    {0x01021994, "tmpfs", DOCTOR_BAD, ": it is memory, lost at a power failure"},
 };
 
 static void check_file_system(struct doctor *doctor)
@@ -56,7 +56,7 @@ static void check_file_system(struct doctor *doctor)
     const struct file_system *found = NULL;
     text_safe(safe, sizeof safe, doctor->store);
     if (statfs(doctor->store, &status) != 0) {
-        doctor_say(doctor, DOCTOR_WARN, "file system", "look at the store's disk", "%s: %s", safe,
+        doctor_say(doctor, DOCTOR_WARN, "file system", "check the store's disk", "%s: %s", safe,
                    strerror(errno));
         return;
     }
@@ -110,7 +110,7 @@ static void check_write(struct doctor *doctor)
     if (test.folder[0] == '\0')
         return;
     if (doctor->store[0] != '\0' && !is_on_store_disk(doctor))
-        doctor_say(doctor, DOCTOR_WARN, "write", "name a folder beside the store",
+        doctor_say(doctor, DOCTOR_WARN, "write", "name a folder on the store's disk",
                    "%s is not on the store's disk", test.folder);
     if (disk_test_run(&test, doctor->cli) != 0) {
         doctor_say_error(doctor, DOCTOR_BAD, "write", "name another folder on the store's disk");
@@ -120,7 +120,7 @@ static void check_write(struct doctor *doctor)
            rate_last = describe_last_save(last, sizeof last, doctor);
     bool is_slow = rate < rate_last / 2 || test.sync.max > SYNC_WARN_S;
     doctor_say(doctor, is_slow ? DOCTOR_WARN : DOCTOR_OK, "write",
-               "look what else writes there (iostat -x 1), and measure longer: ckpt-cli bench io",
+               "check what else writes there (iostat -x 1), and measure longer: ckpt-cli bench io",
                "%s written and synced at %s/s, a sync took up to %.1f ms; %s",
                text_bytes(text, sizeof text, test.write.bytes),
                text_bytes(speed, sizeof speed, (uint64_t)rate), 1e3 * test.sync.max, last);
@@ -152,7 +152,7 @@ static uint64_t meminfo_bytes(const char *name)
 /* "of ckptd", or of a ckptd with default settings. */
 static const char *whose_pool(const struct doctor *doctor)
 {
-    return doctor->status != NULL && !doctor->is_far ? "ckptd's pool" : "a pool of the default";
+    return doctor->status != NULL && !doctor->is_far ? "ckptd's pool" : "the default pool";
 }
 
 static void check_memory(struct doctor *doctor)
@@ -164,10 +164,9 @@ static void check_memory(struct doctor *doctor)
                is_short && is_known ? DOCTOR_BAD
                : is_short           ? DOCTOR_WARN
                                     : DOCTOR_OK,
-               "memory", "lower memory.pool_bytes, or end what uses the memory",
-               "%s available; %s, %s, still has to take %s",
-               text_bytes(have, sizeof have, available), whose_pool(doctor),
-               text_bytes(all, sizeof all, doctor->pool_bytes),
+               "memory", "lower memory.pool_bytes, or stop other programs that use the memory",
+               "%s available; %s, %s, still needs %s", text_bytes(have, sizeof have, available),
+               whose_pool(doctor), text_bytes(all, sizeof all, doctor->pool_bytes),
                text_bytes(lacks, sizeof lacks, missing));
 }
 
@@ -187,8 +186,8 @@ static void check_memlock(struct doctor *doctor)
     bool may = storage_may_lock(doctor->pool_bytes); /* raises the limit, as ckptd does */
     getrlimit(RLIMIT_MEMLOCK, &limit);
     doctor_say(doctor, may ? DOCTOR_OK : DOCTOR_WARN, "memlock",
-               "set LimitMEMLOCK=infinity of ckptd's unit, or ulimit -l unlimited: else each write "
-               "pins its memory anew",
+               "set LimitMEMLOCK=infinity of ckptd's unit, or ulimit -l unlimited: otherwise each "
+               "write pins its memory again",
                "%s bytes may be locked%s; %s has %s", limit_text(most, sizeof most, limit.rlim_max),
                may && limit.rlim_max < doctor->pool_bytes ? ", and this user may exceed it" : "",
                whose_pool(doctor), text_bytes(pool, sizeof pool, doctor->pool_bytes));
@@ -199,10 +198,9 @@ static void check_descriptors(struct doctor *doctor)
     struct rlimit limit = {0};
     char most[32];
     getrlimit(RLIMIT_NOFILE, &limit);
-    doctor_say(
-        doctor, limit.rlim_max < FILES_WARN ? DOCTOR_WARN : DOCTOR_OK, "nofile",
-        "set LimitNOFILE=65536 of ckptd's unit: ranks that find no descriptor are turned away",
-        "%s files may be open", limit_text(most, sizeof most, limit.rlim_max));
+    doctor_say(doctor, limit.rlim_max < FILES_WARN ? DOCTOR_WARN : DOCTOR_OK, "nofile",
+               "set LimitNOFILE=65536 of ckptd's unit: without a free one ckptd refuses a rank",
+               "%s files may be open", limit_text(most, sizeof most, limit.rlim_max));
 }
 
 static void check_shm(struct doctor *doctor)
@@ -211,13 +209,13 @@ static void check_shm(struct doctor *doctor)
     char size[32], pool[32];
     if (statvfs("/dev/shm", &status) != 0) {
         doctor_say(doctor, DOCTOR_WARN, "/dev/shm", "mount a tmpfs there: NCCL and MPI need it",
-                   "there is none");
+                   "it does not exist");
         return;
     }
     uint64_t bytes = (uint64_t)status.f_blocks * status.f_frsize;
     doctor_say(doctor, bytes <= SHM_BYTES_OF_DOCKER ? DOCTOR_WARN : DOCTOR_OK, "/dev/shm",
                "give the container more (--shm-size): NCCL and MPI of the ranks share memory there",
-               "%s; %s, %s, takes nothing of it", text_bytes(size, sizeof size, bytes),
+               "%s; %s, %s, does not use it", text_bytes(size, sizeof size, bytes),
                whose_pool(doctor), text_bytes(pool, sizeof pool, doctor->pool_bytes));
 }
 
@@ -263,9 +261,8 @@ static void check_ring(struct doctor *doctor)
     int number = storage_try_ring();
     doctor_say(doctor, number != 0 ? DOCTOR_WARN : DOCTOR_OK, "io_uring",
                "allow it in the container's seccomp profile, or set "
-               "/proc/sys/kernel/io_uring_disabled to 0: else threads write, which is slower",
-               number != 0 ? "refused: %s" : "%s",
-               number != 0 ? strerror(number) : "it can be used");
+               "/proc/sys/kernel/io_uring_disabled to 0: otherwise threads write, which is slower",
+               number != 0 ? "refused: %s" : "%s", number != 0 ? strerror(number) : "available");
 }
 
 static void check_kernel(struct doctor *doctor)
@@ -286,8 +283,8 @@ static void check_cores(struct doctor *doctor)
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     int count = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : (int)online;
     doctor_say(doctor, count < CORES_WARN ? DOCTOR_WARN : DOCTOR_OK, "cores",
-               "give it more: two hash each save (threads.workers) beside the ranks",
-               "%d of %ld may be used", count, online);
+               "give it more: besides the ranks, two hash each save (threads.workers)",
+               "%d of %ld are available", count, online);
 }
 
 void doctor_check_host(struct doctor *doctor)

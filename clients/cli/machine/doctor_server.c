@@ -56,7 +56,7 @@ static void check_clock(struct doctor *doctor)
     const json_t *clock = json_object_get(doctor->status, "time_seconds");
     double half = (doctor->answered_s - doctor->asked_s) / 2;
     if (!json_is_number(clock)) {
-        doctor_say(doctor, DOCTOR_WARN, "clock", "update ckptd", "it does not tell its time");
+        doctor_say(doctor, DOCTOR_WARN, "clock", "update ckptd", "it does not report its time");
         return;
     }
     double ahead = json_number_value(clock) - doctor->asked_s - half, sure = fabs(ahead) - half;
@@ -73,13 +73,14 @@ static void check_clock(struct doctor *doctor)
 static void report_days(struct doctor *doctor, const char *check, double seconds, const char *whose)
 {
     double days = seconds / DAY_S;
-    const char *advice = "make a new one (deploy/certificates) and put it there: ckptd and clients "
-                         "take it without a restart";
+    const char *advice =
+        "create a new one (deploy/certificates) and put it there: ckptd and clients "
+        "load it without a restart";
     enum verdict verdict = verdict_of(days < DAYS_BAD, days < DAYS_WARN);
     if (days < 0)
-        doctor_say(doctor, verdict, check, advice, "%s ended %.1f days ago", whose, -days);
+        doctor_say(doctor, verdict, check, advice, "%s expired %.1f days ago", whose, -days);
     else
-        doctor_say(doctor, verdict, check, advice, "%s is good for %.1f days", whose, days);
+        doctor_say(doctor, verdict, check, advice, "%s is valid for %.1f days", whose, days);
 }
 
 static void check_own_certificate(struct doctor *doctor)
@@ -95,7 +96,7 @@ static void check_own_certificate(struct doctor *doctor)
         error = tls_directory_identify(&principal, folder);
     if (error != 0) {
         doctor_say_error(doctor, doctor->is_far ? DOCTOR_BAD : DOCTOR_WARN, "certificate",
-                         "holdfast-certificates makes what lacks (deploy/certificates)");
+                         "holdfast-certificates creates what is missing (deploy/certificates)");
         return;
     }
     snprintf(whose, sizeof whose, "%s of %.400s", principal.name, folder);
@@ -116,12 +117,12 @@ static void check_saving(struct doctor *doctor)
 {
     const json_t *health = json_object_get(doctor->status, "health");
     if (json_is_true(json_object_get(doctor->status, "draining")))
-        doctor_say(doctor, DOCTOR_WARN, "saving", "wait, or start it again", "ckptd is ending");
+        doctor_say(doctor, DOCTOR_WARN, "saving", "wait, or start it again",
+                   "ckptd is shutting down");
     if (json_is_true(json_object_get(health, "saving")))
-        doctor_say(doctor, DOCTOR_OK, "saving", "", "the next saves may be expected to succeed");
+        doctor_say(doctor, DOCTOR_OK, "saving", "", "ckptd expects the next save to succeed");
     else
-        doctor_say(doctor, DOCTOR_BAD, "saving",
-                   "mend that; the next save that is committed ends it",
+        doctor_say(doctor, DOCTOR_BAD, "saving", "fix that; the next committed save clears this",
                    "the next save would fail: %s", member_text(health, "reason"));
 }
 
@@ -168,10 +169,12 @@ static void check_room(struct doctor *doctor)
     else
         doctor_say(doctor, verdict_of(left == 0, false), "disk room",
                    "free some space, or raise storage.usable_fraction",
-                   "%s left for saves; none was made yet", text_bytes(have, sizeof have, left));
+                   "%s left for saves; no save was committed yet",
+                   text_bytes(have, sizeof have, left));
     if (member_number(disk, "inodes_total") > 0 && inodes < INODES_WARN)
-        doctor_say(doctor, DOCTOR_WARN, "disk inodes", "remove files, or make the file system anew",
-                   "%s free", text_count(inodes, "inode").text);
+        doctor_say(doctor, DOCTOR_WARN, "disk inodes",
+                   "remove files, or recreate the file system with more inodes", "%s free",
+                   text_count(inodes, "inode").text);
     report_hours(doctor, json_object_get(disk, "hours_to_full"));
 }
 
@@ -201,16 +204,15 @@ static void check_node(struct doctor *doctor, const json_t *node)
     snprintf(check, sizeof check, "node %s", member_text(node, "name"));
     report_make_printable(check);
     if (is_lost || silent_s > 0)
-        doctor_say(
-            doctor, verdict_of(is_lost, true), check,
-            "look whether its ckptd runs, and at the network between: copies do not go there",
-            "%s for %llu s: %s", is_lost ? "lost, silent" : "silent", (unsigned long long)silent_s,
-            member_text(node, "offline"));
+        doctor_say(doctor, verdict_of(is_lost, true), check,
+                   "check that its ckptd runs, and the network between: it receives no copies",
+                   "%s for %llu s: %s", is_lost ? "lost, silent" : "silent",
+                   (unsigned long long)silent_s, member_text(node, "offline"));
     else if (!json_is_number(trip))
         doctor_say(doctor, DOCTOR_WARN, check, "ask again in a moment", "it has not answered yet");
     else
         doctor_say(doctor, verdict_of(false, json_number_value(trip) > ROUND_TRIP_WARN_S), check,
-                   "look at the network between: a save is committed by calls between the nodes",
+                   "check the network between: a commit needs calls between the nodes",
                    "a call takes %.2f ms", 1e3 * json_number_value(trip));
 }
 

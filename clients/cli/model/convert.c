@@ -111,9 +111,10 @@ static int parse_axis(struct mesh_plan *mesh, const char *name, size_t length, u
     while (axis < count && (length != strlen(axes[axis]) || strncmp(name, axes[axis], length) != 0))
         axis++;
     if (axis == count || (axis > 1 && degree != 1))
-        return report_error(ERR_INVALID, "the trainer cuts along dp_shard and dp_replicate",
-                            "--mesh: no axis '%.*s' of %llu can be made", (int)length, name,
-                            (unsigned long long)degree);
+        return report_error(ERR_INVALID,
+                            "use dp_shard and dp_replicate: the trainer shards along these",
+                            "--mesh: axis '%.*s' with degree %llu is not supported", (int)length,
+                            name, (unsigned long long)degree);
     if (mesh->named & (1u << axis))
         return report_error(ERR_INVALID, "name each axis once",
                             "--mesh: the axis '%s' was given twice", axes[axis]);
@@ -145,7 +146,7 @@ static int parse_mesh(struct mesh_plan *out, const struct cli *cli)
     uint64_t ranks = (uint64_t)out->replicas * out->shards;
     if (ranks > SHARDS_MAX ||
         (cli->mesh[0] != '\0' && cli->shards > 0 && (uint64_t)cli->shards != ranks))
-        return report_error(ERR_INVALID, NULL, "a mesh of %s has not %s",
+        return report_error(ERR_INVALID, NULL, "a mesh of %s does not fit %s",
                             text_count(ranks, "rank").text,
                             text_count((uint64_t)cli->shards, "shard").text);
     return 0;

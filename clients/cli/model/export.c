@@ -179,8 +179,8 @@ static int publish_hf(struct export *export)
         error = publish_kept(export);
     else if (error == 0 && export->num_kept > 0)
         log_warn("export",
-                 "--tokenizer is another than that of the folder that run %s began with: "
-                 "what that folder has beside its weights stays out",
+                 "--tokenizer differs from that of the folder that run %s began with: "
+                 "the other files of that folder are not exported",
                  export->checkpoint.manifest->summary.run);
     if (error == 0 && has_tokenizer)
         error = publish_tokenizer(export);
@@ -244,10 +244,10 @@ static int check_usage(const struct cli *cli)
         return report_error(ERR_INVALID, "add --output PATH", "no output was named");
     if (strcmp(cli->format, "hf") != 0 && cli->tokenizer[0] != '\0')
         return report_error(ERR_INVALID, "add --format hf",
-                            "one safetensors file has no place for a tokenizer");
+                            "a safetensors file cannot hold a tokenizer");
     if (strcmp(cli->format, "hf") == 0 && cli->only[0] != '\0')
         return report_error(ERR_INVALID, "leave out --format hf",
-                            "a folder of Hugging Face has all weights: it takes no --only");
+                            "--only does not apply to --format hf, which exports all weights");
     return 0;
 }
 

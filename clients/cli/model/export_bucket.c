@@ -153,7 +153,7 @@ static void keep_sent(struct export *export, int error)
     struct failure failure = {0};
     failure_keep(&failure, error);
     if (export->num_created > 0)
-        log_warn("export", "what was sent stays in %s: the same command goes on",
+        log_warn("export", "uploaded objects stay in %s: the same command continues",
                  export->cli->output);
     failure_report(&failure);
 }

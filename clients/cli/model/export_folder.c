@@ -36,7 +36,7 @@ static int visit_beside(void *user, const struct storage_entry *entry)
     const struct export *export = user;
     return export_leaves(entry) ? 0
                                 : report_error(ERR_EXISTS, "name another folder",
-                                               "%s is no unfinished export: it holds %s",
+                                               "%s is not an unfinished export: it holds %s",
                                                export->beside, entry->name);
 }
 
@@ -58,7 +58,7 @@ static int remove_beside(struct export *export)
     storage_close(folder);
     if (error == 0 && rmdir(export->beside) != 0)
         error =
-            report_errno(ERR_IO, "could not remove what an earlier export left", export->beside);
+            report_errno(ERR_IO, "could not remove the files of an earlier export", export->beside);
     return error;
 }
 
@@ -74,7 +74,8 @@ static int open_hf_folder(struct export *export)
                             export->cli->output);
     ERR_TRY(output_find(&exists, &status, export->beside));
     if (exists && !S_ISDIR(status.st_mode))
-        return report_error(ERR_EXISTS, "name another folder", "%s is no folder", export->beside);
+        return report_error(ERR_EXISTS, "name another folder", "%s is not a folder",
+                            export->beside);
     if (exists && !export->cli->is_forced)
         return report_error(ERR_EXISTS, "add --force to replace it when no other export is running",
                             "%s exists already", export->beside);
@@ -124,7 +125,7 @@ static int finish_part(struct export *export, struct part *part)
     snprintf(path, sizeof path, "%s/%s", export->is_hf ? export->beside : export->output.parent,
              part->key);
     if (truncate(path, (off_t)part->file.bytes) != 0)
-        return report_errno(ERR_IO, "could not cut the export to its size", path);
+        return report_errno(ERR_IO, "could not truncate the export", path);
     return storage_transfer(export->folder, STORAGE_SYNC, part->object, 0, NULL, 0);
 }
 
@@ -144,7 +145,7 @@ static int name_folder(struct export *export)
     const char *path = export->cli->output;
     char copy[4096];
     if (place_folder(export->beside, path) != 0)
-        return report_errno(errno == EEXIST ? ERR_EXISTS : ERR_IO, "could not name the export",
+        return report_errno(errno == EEXIST ? ERR_EXISTS : ERR_IO, "could not rename the export",
                             path);
     export->is_folder_ours = false;
     export->num_created = 0;

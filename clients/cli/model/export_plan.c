@@ -298,7 +298,7 @@ static int find_model(struct export *export)
         return hf_model_of(&export->model, &export->run);
     if (json_object_get(export->run.identity, "model") != NULL)
         return report_error(ERR_INVALID, "leave --model out",
-                            "the checkpoint says itself what model it is of");
+                            "the checkpoint already describes its model");
     return read_config(export);
 }
 

@@ -240,8 +240,8 @@ static int create_file(struct version *version, const struct follow *follow, uin
         return report_errno(ERR_IO, "could not create a file", version->part);
     errno = posix_fallocate(version->file, 0, (off_t)bytes);
     if (errno != 0)
-        return report_errno(errno == ENOSPC ? ERR_SPACE : ERR_IO, "could not make room for a file",
-                            version->part);
+        return report_errno(errno == ENOSPC ? ERR_SPACE : ERR_IO,
+                            "could not reserve the space of a file", version->part);
     return 0;
 }
 

@@ -62,7 +62,7 @@ static int read_header(struct source_file *source)
     unsigned char first[8];
     uint64_t length = 0;
     if (file->bytes < sizeof first)
-        return report_error(ERR_CORRUPT, NULL, "it is no safetensors file");
+        return report_error(ERR_CORRUPT, NULL, "it is not a safetensors file");
     ERR_TRY(hf_file_read(file, first, 0, sizeof first));
     ERR_TRY(safetensors_length(&length, first, file->bytes));
     char *text = malloc(length);
@@ -155,24 +155,26 @@ static int add_tensor(struct import *import, struct hf_source *const *by_name,
         bsearch(meta->name, by_name, import->num_sources, sizeof *by_name, compare_name);
     char shape[256];
     if (import->weight_map != NULL && (mapped == NULL || strcmp(mapped, file->file.name) != 0))
-        return report_error(ERR_CORRUPT, NULL, "%s holds tensor %s, which the index has elsewhere",
-                            file->file.name, meta->name);
+        return report_error(ERR_CORRUPT, NULL,
+                            "%s holds tensor %s, which the index places elsewhere", file->file.name,
+                            meta->name);
     if (strstr(meta->name, "rotary_emb.inv_freq") != NULL)
         return 0; /* derived from config.json */
     bool is_tied_head = import->model.is_tied && strcmp(meta->name, "lm_head.weight") == 0;
     if (found == NULL && !is_tied_head)
-        return report_error(ERR_INVALID, "is it a Llama without additions?",
+        return report_error(ERR_INVALID, "check that it is a Llama without extra tensors",
                             "%s holds tensor %s, which the model does not have", file->file.name,
                             meta->name);
     struct hf_source *source = is_tied_head ? &import->tied_head : *found;
     if (source->file != NULL)
-        return report_error(ERR_CORRUPT, NULL, "tensor %s is there twice", meta->name);
+        return report_error(ERR_CORRUPT, NULL, "tensor %s exists twice", meta->name);
     if (meta->dims != source->tensor.dims || meta->shape[0] != source->tensor.shape[0] ||
         meta->shape[1] != source->tensor.shape[1])
-        return report_error(ERR_CORRUPT, NULL, "tensor %s has the shape %s, config.json says other",
-                            meta->name, text_shape(shape, sizeof shape, meta));
+        return report_error(ERR_CORRUPT, NULL,
+                            "tensor %s has the shape %s, which config.json contradicts", meta->name,
+                            text_shape(shape, sizeof shape, meta));
     if (meta->dtype != DTYPE_F32 && meta->dtype != DTYPE_F16 && meta->dtype != DTYPE_BF16)
-        return report_error(ERR_INVALID, "fp32, bf16 and fp16 become fp32 exactly",
+        return report_error(ERR_INVALID, "use weights in fp32, bf16 or fp16",
                             "tensor %s is of type %s", meta->name, dtype_name(meta->dtype));
     uint64_t head = source->tensor.head_rows * meta->shape[1] * dtype_bytes(meta->dtype);
     if (head > HEAD_BYTES_MAX)
@@ -471,13 +473,13 @@ static int check_usage(const struct cli *cli)
 {
     if (strcmp(cli->format, "safetensors") == 0)
         return report_error(ERR_INVALID, "use hf, dcp or safetensors-folder",
-                            "a folder is imported, not one file of --format safetensors");
+                            "import does not support --format safetensors");
     if (cli->run[0] == '\0')
         return report_error(ERR_INVALID, "add --run NAME", "the new run has no name");
     if (!shard_run_is_valid(cli->run) || cli->run[0] == '.' || strlen(cli->run) > SESSION_RUN_MAX)
         return report_error(ERR_INVALID,
                             "letters, digits, '.', '_' and '-', not '.' first; at most 100",
-                            "'%s' cannot be the name of a run", cli->run);
+                            "'%s' is not a valid run name", cli->run);
     return 0;
 }
 
@@ -489,8 +491,8 @@ static void warn_of_quantization(const struct import *import)
     char safe[64];
     if (json_is_object(said))
         log_warn("import",
-                 "%s has a %s (%s), but the weights are stored as they are: they are taken so, and "
-                 "an export has no %s",
+                 "%s has a %s (%s), but the weights are not quantized: they are imported as they "
+                 "are, and an export has no %s",
                  HF_CONFIG, HF_QUANTIZATION,
                  method != NULL ? text_safe(safe, sizeof safe, method) : "of no method",
                  HF_QUANTIZATION);
@@ -516,7 +518,7 @@ static int visit_attempt(void *user, const struct storage_entry *entry)
 {
     (void)entry;
     return report_error(ERR_EXISTS, "give --run another name",
-                        "a trainer of run %s has been started already", (const char *)user);
+                        "a trainer of run %s was started already", (const char *)user);
 }
 
 /* Refuses a run that has checkpoints already; in a served store also one with attempts, whose ranks

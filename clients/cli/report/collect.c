@@ -209,7 +209,7 @@ static int record_row(struct gather *gather, json_t *row)
         json_object_set_new(row, "damage", json_string(report_message()));
         gather->has_damage = true;
     }
-    note(gather, "%s is told of without what its manifest says: %s", name.text,
+    note(gather, "%s is shown without the data of its manifest: %s", name.text,
          damage[0] != '\0' ? damage : report_line());
     return check_memory();
 }
@@ -380,14 +380,14 @@ static void note_missing(struct gather *gather, const struct metrics *metrics)
     if (metrics->num_lines == 0)
         note(gather, "%s has no step of the run.", file);
     else if (!metrics->has_start)
-        note(gather, "No line of %s says of which run it is; all are taken for this one's.", file);
+        note(gather, "No line of %s names its run; all are taken as lines of this run.", file);
     if (metrics->is_torn)
-        note(gather, "Left out of %s: its last line, which is cut.", file);
+        note(gather, "Left out of %s: its last line, which is incomplete.", file);
     if (metrics->num_bad > 0)
-        note(gather, "Left out of %s: what is no JSON, %s.", file,
-             text_count(metrics->num_bad, "line").text);
+        note(gather, "Left out of %s: %s that %s not JSON.", file,
+             text_count(metrics->num_bad, "line").text, metrics->num_bad == 1 ? "is" : "are");
     if (metrics->num_others > 0)
-        note(gather, "Left out of %s: what is of other runs, %s.", file,
+        note(gather, "Left out of %s: %s of other runs.", file,
              text_count(metrics->num_others, "line").text);
     const struct manifest *newest = gather->newest.manifest;
     if (last != NULL && newest != NULL && last->attempt < newest->summary.attempt)

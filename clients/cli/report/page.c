@@ -109,7 +109,7 @@ struct table {
     struct column columns[11];
 };
 
-static const struct table CHECKPOINTS = {"There is none.",
+static const struct table CHECKPOINTS = {"There are no checkpoints.",
                                          {{"Step", "step", CELL_NUMBER, 0},
                                           {"Attempt", "attempt", CELL_NUMBER, 0},
                                           {"Time (UTC)", "time", CELL_TIME, 0},
@@ -120,7 +120,7 @@ static const struct table CHECKPOINTS = {"There is none.",
                                           {"Loss", "loss", CELL_NUMBER, 4},
                                           {"Save wait, s", "save_wait_seconds", CELL_NUMBER, 3},
                                           {"Durable after, s", "durable_seconds", CELL_NUMBER, 2}}};
-static const struct table STARTS = {"None is known.",
+static const struct table STARTS = {"No start is known.",
                                     {{"Attempt", "attempt", CELL_NUMBER, 0},
                                      {"Went on from step", "step", CELL_NUMBER, 0},
                                      {"Of attempt", "from_attempt", CELL_NUMBER, 0},
@@ -284,10 +284,10 @@ static int put_changes(FILE *out, const json_t *changes)
 {
     fputs("<h2>What changed between attempts</h2>\n", out);
     if (json_array_size(changes) == 0)
-        fputs("<p class=\"dim\">No setting, as far as checkpoints tell.</p>\n", out);
+        fputs("<p class=\"dim\">No setting that the checkpoints record.</p>\n", out);
     for (size_t i = 0; i < json_array_size(changes); i++) {
         const json_t *change = json_array_get(changes, i);
-        write_template(out, "<h3>{second} beside {first}</h3>\n", change);
+        write_template(out, "<h3>{second} compared with {first}</h3>\n", change);
         ERR_TRY(put_table(out, &SETTINGS, json_object_get(change, "settings")));
     }
     return 0;
@@ -299,7 +299,7 @@ static void put_lineage(FILE *out, const json_t *head, const json_t *lineage)
     fputs("<h2>Lineage</h2>\n<ul>\n", out);
     write_template(out,
                    lineage != NULL ? "<li>newest: {newest}</li>\n"
-                                   : "<li class=\"dim\">It is not known.</li>\n",
+                                   : "<li class=\"dim\">The lineage is not known.</li>\n",
                    head);
     write_template_with(out, "origin", "<li>saved in run {origin}</li>\n", lineage);
     write_template_with(out, "converted_from",
@@ -315,7 +315,7 @@ static void put_lineage(FILE *out, const json_t *head, const json_t *lineage)
                             ancestor);
     }
     if (json_is_false(json_object_get(lineage, "ancestors_complete")))
-        fputs("<li class=\"dim\">What came before is not known any more.</li>\n", out);
+        fputs("<li class=\"dim\">Earlier ancestors are no longer known.</li>\n", out);
     write_template_with(out, "initial_load_path",
                         "<li>began with the weights of {initial_load_path}</li>\n", lineage);
     fputs("</ul>\n", out);
@@ -333,7 +333,7 @@ int page_write(FILE *out, const json_t *root)
     put_head(out, head, json_object_get(root, "notes"));
     fputs("<h2>Curves</h2>\n", out);
     if (json_object_size(json_object_get(root, "curves")) == 0)
-        fputs("<p class=\"dim\">Nothing is known of the steps.</p>\n", out);
+        fputs("<p class=\"dim\">No data of the steps is available.</p>\n", out);
     for (size_t i = 0; i < sizeof CHARTS / sizeof *CHARTS; i++)
         draw_chart(out, &CHARTS[i], root);
     fputs("<h2>Checkpoints</h2>\n", out);
