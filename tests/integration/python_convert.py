@@ -171,13 +171,13 @@ def damage_is_told_and_runs_nothing(world):
         with open(os.path.join(folder, ".metadata"), "w") as file:
             file.write(pickle)
         code, out, err = world.cli(*brought(folder, "hostile@1"), *world.where)
-        assert code == 1 and "is none of DCP's classes" in err and out == "", (code, out, err)
+        assert code == 1 and "is not a class of DCP" in err and out == "", (code, out, err)
     assert not os.path.exists(planted)
     with open(os.path.join(folder, "data"), "wb") as file:  # half the bytes that it names
         place = dcp_files.Place("data", 0, dcp_files.write_box(file, "F32", (4,), iter([bytes(8)])))
     for tensors, objects, said in (
             ({}, {"key": dcp_files.Place("../../../etc/hostname", 0, 1)}, "etc/hostname"),
-            ({"a": dcp_files.Tensor("F32", (4,), [((0,), (4,), place)])}, {}, "is not what")):
+            ({"a": dcp_files.Tensor("F32", (4,), [((0,), (4,), place)])}, {}, "does not match")):
         with open(os.path.join(folder, ".metadata"), "wb") as file:
             file.write(dcp_files.metadata_of(tensors, objects, None))
         code, _, err = world.cli(*brought(folder, "hostile@1"), *world.where)
@@ -188,7 +188,7 @@ def slips_have_the_codes_of_ckpt_cli(world):
     folder, new = os.path.join(GOLDEN, "folder"), os.path.join(world.folder, "new")
     away = ("--server", f"unix:{world.folder}/nobody")
     for code, words, said in (
-            (66, [*brought(new, "r@1"), *world.where], "is no folder"),
+            (66, [*brought(new, "r@1"), *world.where], "is not a folder"),
             (66, [*brought(world.folder, "r@1"), *world.where], "it has no .metadata"),
             (2, [*brought(folder, "r"), *world.where], "names no step"),
             (69, [*brought(folder, "r@1"), *away], "nobody"),
@@ -199,7 +199,7 @@ def slips_have_the_codes_of_ckpt_cli(world):
         assert json.loads(err)["exit_code"] == got == code and out == "", (words, got, err)
         assert said in json.loads(err)["message"], err
     code, _, err = world.cli(*brought(new, "r@1"), *world.where)
-    assert (code, err) == (66, f"holdfast: {new} is no folder\n"), (code, err)
+    assert (code, err) == (66, f"holdfast: {new} is not a folder\n"), (code, err)
     for values, said in ((dict(HOLDFAST_PYTHON="/no/python"), "needs Python"),
                          (dict(PYTHONPATH=world.folder), "No module named 'holdfast'")):
         for form in ([], ["--json"]):
@@ -401,7 +401,7 @@ def what_a_trainer_of_hugging_face_saved_becomes_the_folder_of_its_model(world):
             assert file.read() == value
     command(world, *written("trainer@5", out + "-all", FILES))
     assert set(held_in(out + "-all")) == set(names) and len(os.listdir(out + "-all")) == 1
-    assert "no name beside weights" in command(
+    assert "not a valid name beside weights" in command(
         world, *written("hostile@5", out + "-hostile", FILES), "--weights-only", code=1)
     assert not os.path.exists(os.path.join(world.folder, "out"))
 
@@ -522,7 +522,7 @@ def a_run_of_hugging_face_s_trainer_crosses_to_our_names_and_back(world):
             assert state == {"data": {"next_sample": 0, "tokens": 512}, "schedule": {"step": 6},
                              "optimizer": {"step": 7}}, state
             held = {name: found[name][...] for name in found}
-        assert "says nothing of its settings" in crossed(
+        assert "does not record its settings" in crossed(
             world, run + "-ours@7", "x", "--to", "huggingface", code=2)
         with holdfast.Client(world.server, run + "-trained",
                              config={**OUR_SETTINGS, "hf": config}) as client:

@@ -173,7 +173,7 @@ def a_ckptd_that_stops_or_has_no_room_does_not_end_training(world):
         assert said[0] == said[-1] == [], said
         for step, told in enumerate(said[1:4], 2):
             assert len(told) == 1 and f"step {step}" in told[0], said
-            assert "training goes on" in told[0], said
+            assert "training continues" in told[0], said
         assert "space" in said[1][0] or "room" in said[1][0] or "fit" in said[1][0], said
         assert [info.step for info in keep.saver.client.list()] == [5, 1], said
         keep.close()

@@ -70,8 +70,8 @@ def bring_in(options: argparse.Namespace) -> None:
     from holdfast import convert, safetensors_files
 
     if options.store:
-        raise holdfast.InvalidError(f"{options.command} saves through ckptd, which --store is "
-                                    "without", "name a --server")
+        raise holdfast.InvalidError(f"{options.command} saves through ckptd, which --store does "
+                                    "not use", "name a --server")
     read = {"from-dcp": convert.from_dcp,
             "from-safetensors": safetensors_files.from_safetensors}[options.command]
     run, _, step = options.checkpoint.partition("@")

@@ -148,7 +148,7 @@ def _load() -> ctypes.CDLL:
             entry = getattr(library, function)
         except AttributeError:
             raise VersionError(f"{name} has no {function}",
-                               "it is older than this package: install both anew") from None
+                               "it is older than this package: reinstall both") from None
         entry.restype, entry.argtypes = result, arguments
     return library
 

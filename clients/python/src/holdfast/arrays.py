@@ -25,7 +25,7 @@ def stored_name(name: str) -> str:
     ('a%20b', 'layers.0.wq.weight')
     """
     if not isinstance(name, str):
-        raise InvalidError(f"{name!r} cannot name a tensor", "a string")
+        raise InvalidError(f"{name!r} is not a valid tensor name", "a string")
     stored = name.translate(_ESCAPED)
     if not stored.isascii():
         stored = "".join(c if c.isascii() else "".join(f"%{b:02X}" for b in c.encode())
@@ -123,7 +123,7 @@ class Part:
         check_fit(name, dtype, len(shape))
         if len(shape) != len(offset) or len(shape) != len(extent):
             raise InvalidError(f"shape {tuple(shape)}, offset {tuple(offset)} and data of shape "
-                               f"{tuple(extent)} of {name} do not fit each other")
+                               f"{tuple(extent)} of {name} do not match")
         self.name, self.dtype = carried_name(name, dtype), stored
         self.shape, self.extent = (*shape, *last), (*extent, *last)
         self.offset = (*offset, *(0 for _ in last))

@@ -341,9 +341,9 @@ class Client:
             return
         if described is not None and self.world_size > 1:
             raise MismatchError(
-                "the tensors of this save are not those of the save before: "
+                "the tensors of this save differ from those of the previous save: "
                 + _first_change(described, parts),
-                "every rank calls start() anew, with one attempt")
+                "call start() again on every rank, with one attempt")
         if self.attempt == 0 or described is not None:
             self.start()
         _lib.check(self._lib.ckpt_describe_arrays(self._handle, self.attempt,
@@ -440,7 +440,7 @@ class Client:
         for piece in staged:
             piece.give()
         for line in result.skipped if step is None else []:
-            _log.warning("run %s: step %s was loaded, and passed over %s", self.run, result.step,
+            _log.warning("run %s: step %s was loaded; skipped %s", self.run, result.step,
                          line)
         return result
 
@@ -519,7 +519,7 @@ def _step(step: Any) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < 1 << 63:
-        raise InvalidError(f"{step!r} is no step", "a whole number, 0 or more")
+        raise InvalidError(f"{step!r} is not a step", "a whole number, 0 or more")
     return number
 
 

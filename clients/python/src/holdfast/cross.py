@@ -233,7 +233,7 @@ def _objects(source: Source, form: str) -> Dict[str, bytes]:
     """The other trainer's numbers, each as torch.save writes it."""
     config = source.found.metadata.config or {}
     if "optimizer" not in config:
-        raise InvalidError(f"{source.found.info.spec} says nothing of its settings",
+        raise InvalidError(f"{source.found.info.spec} does not record its settings",
                            "cross a checkpoint that the trainer saved")
     settings, step, schedule = config["optimizer"], source.found.step, source.schedule()
     now, tokens = rate(config, schedule), source.tokens()
@@ -276,7 +276,7 @@ def _data(path: str, seq_len: int) -> Dict[str, Any]:
     with open(path, "rb") as file:
         head = file.read(_TOKENS.size)
     if len(head) < _TOKENS.size or not head.startswith(b"HFTOKENS"):
-        raise InvalidError(f"{path} is no tokens file", "`tokenizer tokens` makes one")
+        raise InvalidError(f"{path} is not a tokens file", "`tokenizer tokens` makes one")
     return {"path": path, "hash": f"{_TOKENS.unpack(head)[-1]:016x}", "seq_len": seq_len}
 
 

@@ -66,7 +66,7 @@ def step_of(checkpoint_id: Id) -> int:
     """
     match = _ID.match(os.fspath(checkpoint_id)) if checkpoint_id is not None else None
     if match is None:
-        raise InvalidError(f"checkpoint_id {checkpoint_id!r} ends with no step",
+        raise InvalidError(f"checkpoint_id {checkpoint_id!r} does not end with a step",
                            "such as run/step-12, or give the step to writer(), stager(), reader()")
     return int(match["step"])
 
@@ -450,8 +450,8 @@ class Reader(StorageReader):
         there. Other ranks have their plans."""
         sizes = self._sizes(plan)
         if self.step is None and dist.is_initialized() and dist.get_world_size() > 1:
-            raise CorruptError(error.message, "every rank calls load again, with another reader: "
-                               "the newest is the one before now")
+            raise CorruptError(error.message, "call load again on every rank, with another reader: "
+                               "the newest is now an older one")
         self.pass_over(error)
         if self._sizes(plan) != sizes:
             raise error

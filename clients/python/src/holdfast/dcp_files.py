@@ -125,7 +125,7 @@ class _Unpickler(pickle._Unpickler):
             return name
         if module.startswith(_RECORDS):
             return type(name, (Record,), {})
-        raise CorruptError(f"a pickle names {module}.{name}, which is none of DCP's classes")
+        raise CorruptError(f"a pickle names {module}.{name}, which is not a class of DCP")
 
     def persistent_load(self, pid: Any) -> Any:
         return str(pid[1]), str(pid[2])
@@ -192,10 +192,10 @@ class Folder:
     def __init__(self, path: str) -> None:
         self.path = path
         if not os.path.isdir(path):
-            raise NotFoundError(f"{path} is no folder")
+            raise NotFoundError(f"{path} is not a folder")
         if not os.path.exists(os.path.join(path, METADATA)):
-            raise NotFoundError(f"{path} is no checkpoint of DCP: it has no {METADATA}",
-                                "a save that was cut off has none")
+            raise NotFoundError(f"{path} is not a checkpoint of DCP: it has no {METADATA}",
+                                "an interrupted save has none")
         with open(os.path.join(path, METADATA), "rb") as file:
             metadata = _unpickle(file.read(), METADATA)
         self._map = functools.lru_cache(_MAPS)(self._map_file)
@@ -205,7 +205,7 @@ class Folder:
         try:
             self._read_metadata(metadata)
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-            raise CorruptError(f"{METADATA} is none of DCP's: {error!r}") from None
+            raise CorruptError(f"{METADATA} is not DCP's: {error!r}") from None
 
     def _read_metadata(self, metadata: Any) -> None:
         places: Dict[str, Dict[Numbers, Place]] = {}
@@ -239,7 +239,7 @@ class Folder:
             if len(offset) != len(tensor.size) or any(
                     low < 0 or length < 0 or low + length > size
                     for low, length, size in zip(offset, extent, tensor.size)):
-                raise CorruptError(f"a box of {name} is not in it")
+                raise CorruptError(f"a box of {name} exceeds its shape")
             held += int(numpy.prod(extent, dtype=object))
         if held != int(numpy.prod(tensor.size, dtype=object)):
             raise CorruptError(f"the boxes of {name} have {held} elements, of shape "
@@ -267,7 +267,7 @@ class Folder:
         mapped = self._map(place.file)
         what = f"a tensor at {place.offset} of {place.file}"
         if place.offset + place.length > len(mapped):
-            raise CorruptError(f"{what} is cut off")
+            raise CorruptError(f"{what} is truncated")
         try:
             layout, begin, length = _read_format(_Window(mapped, place), what)
         except (zipfile.BadZipFile, KeyError, IndexError, struct.error, NotImplementedError,
@@ -282,7 +282,7 @@ class Folder:
         if layout.size != extent or dtypes.of_torch(layout.dtype) != dtype or \
                 len(layout.stride) != len(extent) or min((layout.offset, *layout.stride)) < 0 or \
                 (not empty and far * width > length):
-            raise CorruptError(f"{what} is not what {METADATA} says")
+            raise CorruptError(f"{what} does not match {METADATA}")
         raw = numpy.frombuffer(mapped, numpy.uint8, 0 if empty else length, place.offset + begin)
         return numpy.lib.stride_tricks.as_strided(
             raw[0 if empty else layout.offset * width:], (*extent, width),
@@ -338,7 +338,7 @@ def _read_format(window: Any, what: str) -> Tuple[_Layout, int, int]:
     archive = zipfile.ZipFile(window)
     layout, top = _read_pickle(archive, what, _FORMAT_BYTES_MAX)
     if not isinstance(layout, _Layout):
-        raise CorruptError(f"{what} is none")
+        raise CorruptError(f"{what} is not a tensor")
     if top + "byteorder" in archive.namelist() and archive.read(top + "byteorder") != b"little":
         raise InvalidError(f"{what} is big-endian", "load and save it with DCP")
     data = archive.getinfo(f"{top}data/{layout.storage[1]}")

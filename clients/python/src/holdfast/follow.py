@@ -73,13 +73,13 @@ def follow(run: str, slices: Optional[Mapping[str, Any]] = None, dtype: Optional
                         waited = time.monotonic()
                     except CorruptError as error:  # the next may be whole
                         after = info.attempt, info.step
-                        _log.warning("%s is passed over: %s", info.spec, error)
+                        _log.warning("%s is skipped: %s", info.spec, error)
                     continue
             except (UnavailableError, BusyError, NotFoundError):
                 time.sleep(every)  # it restarts, or has removed the found one; poll again
             if timeout is not None and time.monotonic() - waited > timeout:
-                raise TimeoutError(f"no checkpoint of {run} came within {timeout:g} s",
-                                   "is the run being trained?")
+                raise TimeoutError(f"no checkpoint of {run} was committed within {timeout:g} s",
+                                   "check that the run is training")
     finally:
         if client is not None:
             client.close()

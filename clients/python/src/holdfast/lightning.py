@@ -33,7 +33,7 @@ _STEP = re.compile(r"step[=-](\d+)[^/]*$")
 def step_of(path: Any) -> int:
     match = _STEP.search(os.fspath(path))
     if match is None:
-        raise InvalidError(f"the checkpoint's name {path} ends with no step",
+        raise InvalidError(f"the checkpoint's name {path} does not end with a step",
                            "ModelCheckpoint(filename='{step}') gives it one")
     return int(match[1])
 

@@ -39,7 +39,7 @@ _STEP = re.compile(r"(\d+)/*$")
 def step_of(folder: Any) -> int:
     match = _STEP.search(os.fspath(folder))
     if match is None:
-        raise InvalidError(f"the folder {folder} ends with no step", "such as iter_0000100")
+        raise InvalidError(f"the folder {folder} does not end with a step", "such as iter_0000100")
     return int(match[1])
 
 

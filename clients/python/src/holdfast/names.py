@@ -91,7 +91,7 @@ def form_of(names: Iterable[str]) -> Tuple[str, bool]:
                                for name in column(form, "parameters", layers, is_tied)]
         if names.issuperset(wanted):
             return form, is_tied
-    raise MismatchError("the checkpoint has the names of no form of a Llama",
+    raise MismatchError("the names of the checkpoint match no form of a Llama",
                         f"the forms are {', '.join(forms())}")
 
 

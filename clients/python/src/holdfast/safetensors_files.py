@@ -214,8 +214,8 @@ def _write_rest(checkpoint: Checkpoint, folder: str, tensors: Mapping[str, _Out]
         files[CONFIG] = (json.dumps(config, indent=2) + "\n").encode()
     for name, value in files.items():
         if os.path.basename(name) != name or name.startswith(".") or ".safetensors" in name:
-            raise CorruptError(f"{checkpoint.info.spec} has a file {name!r}, which is no name "
-                               "beside weights")
+            raise CorruptError(f"{checkpoint.info.spec} has a file {name!r}, which is not a "
+                               "valid name beside weights")
         convert._publish(folder, name, value)
     return list(files)
 

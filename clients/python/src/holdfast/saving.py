@@ -196,7 +196,7 @@ class Saves:
                 "max_failures=0 lets training go on without checkpoints")
         if is_end:
             raise error
-        _log.warning("%s, and training goes on: %s", what, error)
+        _log.warning("%s, and training continues: %s", what, error)
 
     def wait_for(self, step: int) -> Optional[HoldfastError]:
         """None: the step is durable, or is not waited for."""

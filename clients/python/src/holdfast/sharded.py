@@ -107,7 +107,7 @@ def unpack(blob: bytes) -> Tuple[Dict[str, bytes], Any]:
         return ({name: bytes(body[at:at + size]) for name, (at, size) in head["index"].items()},
                 head["about"])
     except (struct.error, ValueError, KeyError, TypeError):
-        raise CorruptError("the objects of a rank are not what holdfast.dcp writes") from None
+        raise CorruptError("the objects of a rank are not in the format of holdfast.dcp") from None
 
 
 # ---- writers ----

@@ -101,7 +101,7 @@ class CheckpointManager(theirs.CheckpointManager):
     def newest(self) -> Optional[str]:
         """The checkpoint_id of the run's newest checkpoint; None: there is none."""
         if self.session is None:
-            raise InvalidError("there is no ckptd that knows the newest checkpoint")
+            raise InvalidError("the newest checkpoint is not known without ckptd")
         try:
             info = dcp.Reader(self.session.run, self.session.server).client.metadata().info
         except NotFoundError:
@@ -154,7 +154,7 @@ class Loader(theirs.CheckpointLoader):
         """In place: tensors keep their identity, as do dicts and lists. An item without a value is
         made as it was saved, on `default_map_location`; its tuples that hold tensors are lists."""
         if metadata_format is not None:
-            raise InvalidError("ckptd knows what it stores", "leave metadata_format out")
+            raise InvalidError("ckptd does not support metadata_format", "leave it out")
         reader = dcp.Reader(self.run, self.server, dcp.step_of(path),
                             allow_pickle=self.allow_pickle)
         wanted = _Wanted(reader, self.rank)
