@@ -127,7 +127,7 @@ def identities(world):
     requested(world, "bare", "holdfast://trainer/a", "holdfast://trainer")
     for uri in ("holdfast://king/anna", "holdfast://trainer", "operator/anna"):
         code, said = world.try_certificates("issue", world.authority, world.path("none"), uri)
-        test(f"certificates makes none for {uri}", code == 78 and "no identity" in said and
+        test(f"certificates makes none for {uri}", code == 78 and "not a valid identity" in said and
              not os.path.exists(world.path("none")), said)
     for name, what, why, said in (
             ("stranger", "another authority's", "unable to get local issuer certificate",
