@@ -253,7 +253,8 @@ int remover_check(const struct removing *removing, struct storage *storage)
 {
     int error = removing->hold ? storage_find_holder(storage, removing->key) : 0;
     return error == ERR_NOT_FOUND
-               ? report_error(ERR_STALE, "it is tried again", "%s was lost", removing->key)
+               ? report_error(ERR_STALE, "run the command again; ckptd tries again itself",
+                              "the mark of a removal, %s, was removed meanwhile", removing->key)
                : error;
 }
 
