@@ -145,6 +145,7 @@ struct commit_pace {
 struct history {
     char *lines; /* owned; NULL: none */
     size_t bytes;
+    size_t dropped; /* of them, while a worker writes: go when it has ended (history_drop) */
 };
 
 /* Where the scrub of the far tier is within a checkpoint. step and attempt 0: nowhere. */

@@ -81,17 +81,25 @@ static void work_write(struct job *job)
 
 static void write_next(struct service *service);
 
+/* The first `bytes`, which are on disk, or more where history_drop came meanwhile. */
+static void drop_lines(struct history *history, size_t bytes)
+{
+    bytes = bytes < history->dropped ? history->dropped : bytes;
+    memmove(history->lines, history->lines + bytes, history->bytes - bytes + 1);
+    history->bytes -= bytes;
+    history->dropped = 0;
+}
+
 static void written(struct event *event)
 {
     struct journal *journal = CONTAINER_OF(event, struct journal, job.done);
     struct service *service = journal->service;
     struct history *history = &journal->run->history;
-    size_t bytes = strlen(journal->lines);
+    bool is_written = journal->fault.code == 0;
     service->journals->is_busy = false;
     service->journals->writing = NULL;
-    if (journal->fault.code == 0) {
-        memmove(history->lines, history->lines + bytes, history->bytes - bytes + 1);
-        history->bytes -= bytes;
+    drop_lines(history, is_written ? strlen(journal->lines) : 0);
+    if (is_written) {
         service->journals->must_write = true; /* of another run as well */
     } else {
         log_debug("history", "run %s: the journal was not written: %s", journal->run->name,
@@ -234,8 +242,10 @@ void history_note(struct run *run, const struct history_event *event)
 
 void history_drop(struct run *run)
 {
-    if (!history_is_written(run))
-        run->history.bytes = 0;
+    struct history *history = &run->history;
+    history->dropped = history->bytes;
+    if (history->lines && !history_is_written(run))
+        drop_lines(history, 0);
 }
 
 /* ---- History ---- */

@@ -10,6 +10,7 @@ static void bed_stand_still(struct event *event)
     sem_post(&bed->is_held);
     while (sem_wait(&bed->may_go_on) != 0)
         ;
+    sem_post(&bed->is_held);
 }
 
 void bed_hold(struct bed *bed)
@@ -25,6 +26,8 @@ void bed_hold(struct bed *bed)
 void bed_go_on(struct bed *bed)
 {
     sem_post(&bed->may_go_on);
+    while (sem_wait(&bed->is_held) != 0) /* so the next bed_hold finds it at rest */
+        ;
 }
 
 void sleep_ms(long ms)

@@ -81,7 +81,8 @@ def moved(world):
     os.rename(path, aside)
     test("a whole run leaves the list", steps(world) == [])
     world.stop()  # writes what the journals lack
-    test("and no journal makes its folder again", not os.path.exists(path))
+    test("and nothing makes its folder again", not os.path.exists(path),
+         (list(os.walk(path)), world.log()[-2000:]))
     world.launch()
     os.rename(aside, path)
     said = rescan(world)

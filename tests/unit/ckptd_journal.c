@@ -1,8 +1,10 @@
-/* ckptd_journal.c - the journal of a run and the removal of that run.
+/* ckptd_journal.c - the journal of a run that is removed, or moved away.
  *
- * Goal: a journal that a worker is writing does not reappear after the removal of its run. Method:
- * the service's store is a directory whose journals are slow: the run is removed while one is being
- * published. */
+ * Goal: a journal that a worker is writing does not reappear after the removal of its run, nor
+ * after its directory was moved away. Method: the service's store is a directory whose journals are
+ * slow: the run goes while one is being published. */
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/history.h"
 #include "storage/engine/backend.h"
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/suite.h"
@@ -14,15 +16,20 @@
 
 static struct storage_ops slow;
 static atomic_int num_begun, num_ended;
+static bool is_held; /* a journal that is there does not end before may_end */
+static atomic_bool may_end;
 
 static int publish_slowly(struct storage *storage, const char *key, const void *data, size_t bytes)
 {
     bool is_journal = strstr(key, "/history/") != NULL;
-    if (is_journal) {
-        atomic_fetch_add(&num_begun, 1);
-        sleep_ms(SLOW_MS);
-    }
-    int error = storage_local.publish(storage, key, data, bytes);
+    int error = 0;
+    if (!is_journal || is_held)
+        error = storage_local.publish(storage, key, data, bytes);
+    atomic_fetch_add(&num_begun, is_journal);
+    for (int ms = 0; is_journal && (is_held ? !atomic_load(&may_end) : ms < SLOW_MS); ms++)
+        sleep_ms(1);
+    if (is_journal && !is_held)
+        error = storage_local.publish(storage, key, data, bytes);
     atomic_fetch_add(&num_ended, is_journal);
     return error;
 }
@@ -52,14 +59,16 @@ static bool has_directory(const struct bed *bed)
     return access(path, F_OK) == 0;
 }
 
-BED_TEST(test_journal__one_that_is_being_written_goes_with_its_run)
+/* A run of one checkpoint, whose journal is being written. */
+static void save_slowly(struct bed *bed, bool held)
 {
     struct peer peer;
-    Holdfast__V1__RemoveRequest request = HOLDFAST__V1__REMOVE_REQUEST__INIT;
-    Holdfast__V1__RemoveReply *reply;
     slow = storage_local;
     slow.publish = publish_slowly;
     slow.object_create = create_as_ours;
+    is_held = held;
+    num_begun = num_ended = 0;
+    may_end = false;
     bed_hold(bed);
     ((struct storage_base *)bed->service->storage)->ops = &slow;
     bed_go_on(bed);
@@ -69,6 +78,13 @@ BED_TEST(test_journal__one_that_is_being_written_goes_with_its_run)
     peers_close(&peer, 1);
     await_count(&num_begun);
     assert_true(has_directory(bed) && atomic_load(&num_ended) == 0);
+}
+
+BED_TEST(test_journal__one_that_is_being_written_goes_with_its_run)
+{
+    Holdfast__V1__RemoveRequest request = HOLDFAST__V1__REMOVE_REQUEST__INIT;
+    Holdfast__V1__RemoveReply *reply;
+    save_slowly(bed, false);
     request.run = RUN;
     request.now = true;
     int error = call(bed, "Remove", &request.base, &holdfast__v1__remove_reply__descriptor, &reply);
@@ -78,6 +94,36 @@ BED_TEST(test_journal__one_that_is_being_written_goes_with_its_run)
     assert_int_equal(reply->checkpoints, 1);
     FREE_REPLY(reply);
     await_count(&num_ended);
+    assert_false(has_directory(bed));
+}
+
+static bool is_being_written(struct bed *bed)
+{
+    bed_hold(bed);
+    bool is_written = history_is_written(bed->service->catalog->runs);
+    bed_go_on(bed);
+    return is_written;
+}
+
+BED_TEST(test_journal__one_that_is_being_written_follows_a_run_that_is_moved_away)
+{
+    Holdfast__V1__RescanRequest request = HOLDFAST__V1__RESCAN_REQUEST__INIT;
+    Holdfast__V1__RescanReply *reply;
+    char path[512], aside[512];
+    save_slowly(bed, true);
+    snprintf(path, sizeof path, "%s/store/" RUN, bed->root);
+    snprintf(aside, sizeof aside, "%s/aside", bed->root);
+    assert_int_equal(rename(path, aside), 0);
+    assert_int_equal(
+        call(bed, "Rescan", &request.base, &holdfast__v1__rescan_reply__descriptor, &reply), 0);
+    FREE_REPLY(reply);
+    assert_true(is_being_written(bed)); /* so what came meanwhile was to be written behind it */
+    atomic_store(&may_end, true);
+    for (int ms = 0; is_being_written(bed); ms++) {
+        assert_true(ms < PATIENCE_MS);
+        sleep_ms(1);
+    }
+    assert_int_equal(atomic_load(&num_ended), 1);
     assert_false(has_directory(bed));
 }
 
