@@ -161,7 +161,8 @@ static int cpu_lane_open(struct device *device, struct lane **out, const char *n
     pthread_cond_init(&lane->changed, NULL);
     if (is_queued && pthread_create(&lane->thread, NULL, lane_main, lane) != 0) {
         cpu_lane_close(&lane->base);
-        return report_error(ERR_BUSY, "allow more threads", "no thread for the lane %s", name);
+        return report_error(ERR_BUSY, "raise the limit of threads (ulimit -u)",
+                            "could not start the thread of the lane %s", name);
     }
     lane->is_queued = is_queued;
     if (is_queued)

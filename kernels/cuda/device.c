@@ -67,10 +67,10 @@ static int check_driver(int *driver, int *runtime)
         return cuda_fail(error, "no GPU to compute on: the driver's version");
     if (*driver == 0)
         return report_error(ERR_UNAVAILABLE, NULL,
-                            "CUDA: no GPU to compute on: no driver of NVIDIA's is loaded");
+                            "CUDA: no GPU to compute on: the NVIDIA driver is not loaded");
     if (*driver / 1000 < *runtime / 1000) /* within a major version older drivers work, too */
         return report_error(ERR_UNAVAILABLE, NULL,
-                            "CUDA: no GPU to compute on: the driver serves CUDA up to %d.%d and "
+                            "CUDA: no GPU to compute on: the driver supports CUDA up to %d.%d, "
                             "this program is built with %d.%d: update the driver",
                             *driver / 1000, *driver % 1000 / 10, *runtime / 1000,
                             *runtime % 1000 / 10);
@@ -111,8 +111,8 @@ static int check_device(struct cuda_device *device, const struct device_options 
         return cuda_fail(error, "the GPU could not be opened");
     if (has.major < CAPABILITY_MIN)
         return report_error(ERR_INVALID, NULL,
-                            "CUDA: %s has compute capability %d.%d, needed is %d.0", has.name,
-                            has.major, has.minor, CAPABILITY_MIN);
+                            "CUDA: %s has compute capability %d.%d, at least %d.0 is needed",
+                            has.name, has.major, has.minor, CAPABILITY_MIN);
     device->capability = 10 * has.major + has.minor;
     device->memory_bytes = has.totalGlobalMem;
     snprintf(device->name, sizeof(device->name), "cuda, %s, driver %d, runtime %d", has.name,
@@ -192,7 +192,7 @@ static int cuda_lane_open(struct device *device, struct lane **out, const char *
         error = new_stream(&lane->stream, kind);
     if (error != cudaSuccess) {
         free(lane);
-        return cuda_fail(error, "no stream for a lane");
+        return cuda_fail(error, "could not create a lane's stream");
     }
     pthread_mutex_init(&lane->lock, NULL);
     *out = &lane->base;
@@ -263,8 +263,8 @@ static cudaError_t queue_post(void *user, const void *at)
 
 static const char *name_of(const struct post *post)
 {
-    return post->kind == POST_COPY   ? "a copy was refused"
-           : post->kind == POST_ZERO ? "zeroing was refused"
+    return post->kind == POST_COPY   ? "a copy could not be queued"
+           : post->kind == POST_ZERO ? "zeroing could not be queued"
                                      : kernel_op_name(post->op);
 }
 
@@ -272,7 +272,7 @@ static const char *name_of(const struct post *post)
 static void cut(struct cuda_lane *lane)
 {
     if (cuda_graphs_is_holding(lane->graphs))
-        keep(lane, cuda_graphs_cut(lane->graphs), "a batch was refused");
+        keep(lane, cuda_graphs_cut(lane->graphs), "a batch could not be queued");
 }
 
 /* Other memory may have to be read before the call returns, and may be freed before the graph. */
@@ -300,7 +300,7 @@ static void cuda_batch(struct lane *base, bool begins)
     struct cuda_lane *lane = of(base);
     if (!begins) {
         if (cuda_graphs_is_holding(lane->graphs))
-            keep(lane, cuda_graphs_end(lane->graphs), "a batch was refused");
+            keep(lane, cuda_graphs_end(lane->graphs), "a batch could not be queued");
         return;
     }
     if (device_of(base)->has_no_graphs || error_of(lane) != 0)
@@ -341,7 +341,7 @@ static void cuda_mark(struct lane *base, struct mark *mark)
     cudaError_t error = mark->event ? cudaSuccess : new_event(device_of(base), mark);
     if (error == cudaSuccess)
         error = cudaEventRecord(mark->event, lane->stream);
-    keep(lane, error, "a mark could not be made");
+    keep(lane, error, "an event could not be recorded");
     mark->lane = base;
     mark->sequence++;
 }
@@ -350,7 +350,8 @@ static void cuda_wait(struct lane *base, const struct mark *mark)
 {
     cut(of(base));
     if (mark->event)
-        keep(of(base), cudaStreamWaitEvent(of(base)->stream, mark->event, 0), "a wait was refused");
+        keep(of(base), cudaStreamWaitEvent(of(base)->stream, mark->event, 0),
+             "a wait could not be queued");
 }
 
 static void cuda_copy(struct lane *base, void *to, const void *from, size_t bytes)
@@ -395,7 +396,7 @@ static void cuda_call(struct lane *base, lane_fn *fn, const void *args, size_t b
     cudaError_t error = cudaLaunchHostFunc(lane->stream, run_host_work, work);
     if (error != cudaSuccess)
         free(work);
-    keep(lane, error, "host work was refused");
+    keep(lane, error, "host work could not be queued");
 }
 
 static int cuda_settle(struct lane *base, const struct mark *mark)
@@ -404,7 +405,7 @@ static int cuda_settle(struct lane *base, const struct mark *mark)
     cut(lane);
     cudaError_t error =
         mark ? cudaEventSynchronize(mark->event) : cudaStreamSynchronize(lane->stream);
-    keep(lane, error, "what was queued has failed");
+    keep(lane, error, "queued work failed");
     int code = error_of(lane);
     return code == 0 ? 0 : report_restore(&lane->text, code);
 }
@@ -417,7 +418,7 @@ static int cuda_elapsed(double *out, const struct mark *from, const struct mark 
     if (error == cudaSuccess)
         return 0;
     (void)cudaGetLastError(); /* the next launch must not see it */
-    return cuda_fail(error, "the time of work is not known");
+    return cuda_fail(error, "could not measure the time of queued work");
 }
 
 static void *cuda_native(struct lane *base)

@@ -150,8 +150,8 @@ static const struct graph *make(struct cuda_graphs *g)
     if (error != cudaSuccess) {
         (void)cudaGetLastError(); /* the next launch checks the last error */
         log_warn("kernels",
-                 "a CUDA graph was refused after %u were made (%s): the lane's work is queued "
-                 "kernel by kernel from here on, which is slower",
+                 "a CUDA graph failed after %u were made (%s): this lane launches its kernels one "
+                 "by one from now on, which is slower",
                  g->num, cudaGetErrorString(error));
         free(graph.posts);
         g->is_off = true;

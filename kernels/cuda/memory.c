@@ -36,9 +36,9 @@ int cuda_memory_alloc(struct device *base, void **out, size_t bytes, enum device
     else if (error == cudaSuccess)
         error = cudaHostAlloc(&allocation->at, bytes, cudaHostAllocPortable);
     if (error != cudaSuccess) {
-        char what[64];
+        char what[96];
         free(allocation);
-        snprintf(what, sizeof(what), "no %s of %zu bytes",
+        snprintf(what, sizeof(what), "could not allocate a %s of %zu bytes",
                  where == ON_DEVICE ? "buffer" : "page-locked buffer", bytes);
         return cuda_fail(error, what);
     }
@@ -98,7 +98,7 @@ int cuda_memory_room(struct device *base, struct device_room *out)
     if (error == cudaSuccess)
         error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess)
-        return cuda_fail(error, "the GPU does not say how much memory it has");
+        return cuda_fail(error, "could not read how much memory the GPU has");
     *out = (struct device_room){.all = all, .free = free_bytes, .devices = (uint32_t)count};
     return 0;
 }

@@ -224,5 +224,5 @@ check_exit 75 "eight ranks on a GPU that is lost end, too" lost_together
 check_equal "and one line says why" "$(grep " error " "$tmp/together.log" |
     grep -c "rank [0-7] on GPU-[0-9a-f-]* at [0-9a-f:.]*.*: CUDA: .*(cudaErrorLaunchFailure)")" 1
 never_there() { ! train never "devices=1,fail=cudaMemcpyAsync:2+" 2; }
-one_line() { [ "$(grep -c " error .*: CUDA: a copy was refused" "$tmp/never.log")" = 1 ]; }
+one_line() { [ "$(grep -c " error .*: CUDA: a copy could not be queued" "$tmp/never.log")" = 1 ]; }
 check "so it does when it is lost at the start" eval 'never_there && one_line'

@@ -634,12 +634,14 @@ TEST(test_simgpu__one_line_says_what_is_not_there)
         int rc;
         const char *said;
     } ways[] = {
-        {"driver=0", ERR_UNAVAILABLE, "CUDA: no GPU to compute on: no driver"},
-        {"driver=10020", ERR_UNAVAILABLE, "the driver serves CUDA up to 10.2"},
+        {"driver=0", ERR_UNAVAILABLE,
+         "CUDA: no GPU to compute on: the NVIDIA driver is not loaded"},
+        {"driver=10020", ERR_UNAVAILABLE, "the driver supports CUDA up to 10.2"},
         {"driver=10020", ERR_UNAVAILABLE, "update the driver"},
         {"devices=0", ERR_UNAVAILABLE, "CUDA: no GPU to compute on: no CUDA-capable device"},
-        {"capability=75", ERR_INVALID, "has compute capability 7.5, needed is 8.0"},
-        {"memory=20000", ERR_MEMORY, "CUDA: no buffer of 12000 bytes: out of memory"},
+        {"capability=75", ERR_INVALID, "has compute capability 7.5, at least 8.0 is needed"},
+        {"memory=20000", ERR_MEMORY,
+         "CUDA: could not allocate a buffer of 12000 bytes: out of memory"},
     };
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
         assert_int_equal(work(ways[i].settings), ways[i].rc);

@@ -282,8 +282,8 @@ static const struct shape *find_shape(const struct cuda_blas *blas, const struct
 static void say_none(const struct key *key)
 {
     log_info("kernels",
-             "cuBLASLt has no algorithm for %d product(s) of %u x %u with %u terms in %s: they are "
-             "our own kernels', which may be slower",
+             "cuBLASLt has no algorithm for %d product(s) of %u x %u with %u terms in %s: our own "
+             "kernels compute them, which may be slower",
              key->batch, key->m, key->n, key->k, key->is_float8 ? "float8" : "bf16");
 }
 

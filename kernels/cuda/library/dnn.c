@@ -111,7 +111,7 @@ int cuda_dnn_open_for(struct cuda_dnn **out, const char *properties)
 {
     int error = open_library(out, properties);
     if (error == 0 && !*out)
-        error = report_error(ERR_UNAVAILABLE, NULL, "CUDA: no cuDNN %d.%d or newer here",
+        error = report_error(ERR_UNAVAILABLE, NULL, "CUDA: cuDNN %d.%d or newer was not found",
                              VERSION_MIN / 10000, VERSION_MIN / 100 % 100);
     return error;
 }
@@ -258,8 +258,8 @@ static bool is_refusal(cudnnStatus_t status)
 static void say_none(const struct cuda_dnn *dnn, const struct dnn_key *key)
 {
     log_info("kernels",
-             "cuDNN has no plan for attention%s of %u sequences of %u, %u heads of %u values: it "
-             "is our own kernels', which may be slower (%s)",
+             "cuDNN has no plan for attention%s of %u sequences of %u, %u heads of %u values: our "
+             "own kernels compute it, which may be slower (%s)",
              key->is_backward ? "'s gradients" : "", key->batch, key->seq, key->heads,
              key->head_dim, dnn->why);
 }
