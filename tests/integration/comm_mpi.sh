@@ -59,7 +59,8 @@ one_thread() {
         cmp "$tmp/threads.loss" "$tmp/alone.loss" && [ "$(behind alone)" = 0 ]
 }
 check "where MPI lets one thread call, bits are the same and nothing goes on beside" one_thread
-check_equal "which is said once" "$(grep -c 'MPI lets only its first thread' "$tmp/alone.log")" 1
+check_equal "which is said once" \
+    "$(grep -c 'MPI allows calls from one thread only' "$tmp/alone.log")" 1
 axis=(--parallelism.context_parallel_degree 2
     --parallelism.context_parallel_rotate_method alltoall)
 ring() {
@@ -82,5 +83,5 @@ none_left() { ! pgrep -f "job.config_file $tiny"; }
 check "and all other ranks" wait_for 10 none_left
 "$BUILD/trainer" --flight "$tmp/flight" >"$tmp/compared.log" 2>&1
 check_equal "their rings say which rank the others waited for" \
-    "$(sed -nE 's/^rank ([0-9]+) did not come: it waits for no other rank.*/\1/p' \
+    "$(sed -nE 's/^rank ([0-9]+) did not join: it waits for no other rank.*/\1/p' \
         "$tmp/compared.log")" "$paused"

@@ -184,7 +184,7 @@ TEST(test_comm_flight__a_call_that_differs_names_what_the_program_has)
         print_message("%s\n", texts[i]);
         assert_non_null(strstr(texts[i], "in operation 1, forward of stage 0, leaf 4, block 7"));
         assert_non_null(strstr(texts[i], "in operation 2, exchange of stage 0, leaf 4, block 7, "
-                                         "where its program has operation 1, forward of"));
+                                         "where its program expects operation 1, forward of"));
     }
 }
 

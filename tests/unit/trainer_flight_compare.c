@@ -1,4 +1,4 @@
-/* trainer_flight_compare.c - the rank that did not come, found from the dumps of all.
+/* trainer_flight_compare.c - the rank that did not join, found from the dumps of all.
  *
  * Goal: among ranks in threads the one that another waits for is named, wherever it is; so is a
  * rank that SIGKILL ended, by its ring. Method: each rank writes its recorder (flight_write) into a
@@ -97,11 +97,11 @@ TEST(test_flight_compare__a_rank_that_waits_for_none_is_named)
     write_dump(2, COMM_SUM_I64, 2, true);
     const char *text = compare_in(folder, "rank_");
     assert_non_null(strstr(text, "3 dumps of 3 ranks\n"));
-    assert_non_null(strstr(text, "rank 1 did not come: it waits for no other rank, after barrier 1 "
+    assert_non_null(strstr(text, "rank 1 did not join: it waits for no other rank, after barrier 1 "
                                  "of world, 0 bytes, at here.c:1\n"));
     assert_non_null(strstr(text, "\nrank 2 waits in "));
-    assert_null(strstr(text, "rank 0 did not come"));
-    assert_null(strstr(text, "rank 2 did not come"));
+    assert_null(strstr(text, "rank 0 did not join"));
+    assert_null(strstr(text, "rank 2 did not join"));
 }
 
 TEST(test_flight_compare__a_rank_without_a_dump_is_named)
@@ -113,8 +113,8 @@ TEST(test_flight_compare__a_rank_without_a_dump_is_named)
     write_dump(1, COMM_BARRIER, 2, true);
     const char *text = compare_in(folder, "rank_");
     assert_non_null(strstr(text, "2 dumps of 3 ranks\n"));
-    assert_non_null(strstr(text, "rank 2 did not come: it left no dump\n"));
-    assert_null(strstr(text, "rank 1 did not come"));
+    assert_non_null(strstr(text, "rank 2 did not join: it left no dump\n"));
+    assert_null(strstr(text, "rank 1 did not join"));
 }
 
 TEST(test_flight_compare__a_rank_that_is_behind_or_calls_something_else_is_named)
@@ -123,12 +123,12 @@ TEST(test_flight_compare__a_rank_that_is_behind_or_calls_something_else_is_named
     write_dump(1, COMM_BARRIER, 2, true);
     write_dump(2, COMM_SUM_I64, 3, true);
     const char *text = compare_in(folder, "rank_");
-    assert_non_null(strstr(text, "rank 1 did not come: it waits elsewhere, in barrier 2 of world"));
-    assert_non_null(strstr(text, "rank 2 did not come: it waits elsewhere, in "));
-    assert_null(strstr(text, "rank 0 did not come"));
+    assert_non_null(strstr(text, "rank 1 did not join: it waits elsewhere, in barrier 2 of world"));
+    assert_non_null(strstr(text, "rank 2 did not join: it waits elsewhere, in "));
+    assert_null(strstr(text, "rank 0 did not join"));
     write_dump(1, COMM_BARRIER, 3, true);
     write_dump(2, COMM_BARRIER, 3, true);
-    assert_non_null(strstr(compare_in(folder, "rank_"), "all ranks came"));
+    assert_non_null(strstr(compare_in(folder, "rank_"), "all ranks joined"));
 }
 
 TEST(test_flight_compare__what_is_no_dump_is_refused)
@@ -180,7 +180,7 @@ TEST(test_flight_ring__a_rank_that_was_killed_in_a_call_is_named_by_its_ring)
     make_calls(living, 0, COMM_SUM_I64, 2, true);
     kill_rank(1, true);
     const char *text = compare_in(folder, "kept_");
-    assert_non_null(strstr(text, "rank 2 did not come: it left no dump\n"));
+    assert_non_null(strstr(text, "rank 2 did not join: it left no dump\n"));
     assert_non_null(strstr(text, "rank 1 is dead: its process ended in "));
     assert_non_null(strstr(text, " 2 of world, 0 bytes, at there.c:2, in operation 7, gather"));
     assert_non_null(strstr(text, "rank 0 waits in ")); /* it lives, and has made no dump */
@@ -204,10 +204,10 @@ TEST(test_flight_ring__what_a_start_left_is_compared_after_the_next_has_begun)
     snprintf(before, sizeof(before), "%s/before", folder);
     const char *text = compare_in(before, "kept_");
     assert_non_null(strstr(text, "3 dumps of 3 ranks\nthe processes of all ranks are dead"));
-    assert_non_null(strstr(text, "rank 1 did not come: it waits for no other rank, after barrier 1 "
+    assert_non_null(strstr(text, "rank 1 did not join: it waits for no other rank, after barrier 1 "
                                  "of world, 0 bytes, at here.c:1, in operation 7, gather; lane "
                                  "compute: operation 7, gather\n"));
-    assert_null(strstr(text, "rank 0 did not come"));
+    assert_null(strstr(text, "rank 0 did not join"));
     flight_free(next);
     for (uint32_t rank = 0; rank < RANKS; rank++) {
         snprintf(path, sizeof(path), "%s/kept_%u.ring", before, rank);

@@ -265,7 +265,7 @@ TEST(test_tcp__a_rank_that_ends_ends_the_others)
 {
     assert_int_equal(run(one_ends), 0);
     want_said(1, ERR_IO, "this rank ends");
-    want_said(0, ERR_UNAVAILABLE, "rank 1 of a group has left it");
+    want_said(0, ERR_UNAVAILABLE, "rank 1 of a group has closed its connection");
     assert_int_equal(run(one_fails), 0);
     want_said(1, ERR_IO, "this rank ends");
     want_said(3, ERR_UNAVAILABLE, "rank 1 has ended");
@@ -296,7 +296,7 @@ TEST(test_tcp__ranks_that_do_not_come_are_named_to_those_that_did)
     options[1] = options[3]; /* of 0 to 3 there are 0 and 3 */
     assert_int_equal(run_as(options, 2, everywhere), 0);
     for (uint32_t i = 0; i < 2; i++)
-        want_said(i, ERR_UNAVAILABLE, "rank 1, 2 of 4 did not come within comm.init_timeout");
+        want_said(i, ERR_UNAVAILABLE, "rank 1, 2 of 4 did not connect within comm.init_timeout");
     options_of(options, 1);
     assert_int_equal(run_as(options + 1, 1, everywhere), 0);
     want_said(0, ERR_UNAVAILABLE, "could not connect to 127.0.0.1:");
@@ -311,11 +311,11 @@ TEST(test_tcp__a_process_that_does_not_belong_is_refused)
     assert_int_equal(run_as(options, RANKS, everywhere), 0);
     bool first = said[2].rc == ERR_INVALID;
     want_said(first ? 2 : 3, ERR_INVALID, "another process is rank 2 of this run");
-    want_said(first ? 3 : 2, ERR_UNAVAILABLE, "rank 3 of 4 did not come");
+    want_said(first ? 3 : 2, ERR_UNAVAILABLE, "rank 3 of 4 did not connect");
     options_of(options, 1);
     options[3].size = 8;
     assert_int_equal(run_as(options, RANKS, everywhere), 0);
-    want_said(3, ERR_INVALID, "this process is rank 3 of 8, but rank 0 has a run of 4");
+    want_said(3, ERR_INVALID, "this process is rank 3 of 8, but rank 0 has a WORLD_SIZE of 4");
 }
 
 TEST(test_tcp__a_second_rank_0_is_told_that_the_port_is_taken)
@@ -326,8 +326,8 @@ TEST(test_tcp__a_second_rank_0_is_told_that_the_port_is_taken)
     options[0].size = options[1].size = 2;
     assert_int_equal(run_as(options, 2, everywhere), 0);
     bool first = said[0].rc == ERR_BUSY;
-    want_said(first ? 0 : 1, ERR_BUSY, "another process does");
-    want_said(first ? 1 : 0, ERR_UNAVAILABLE, "rank 1 of 2 did not come");
+    want_said(first ? 0 : 1, ERR_BUSY, "another process uses it");
+    want_said(first ? 1 : 0, ERR_UNAVAILABLE, "rank 1 of 2 did not connect");
 }
 
 TEST(test_tcp__the_environment_says_who_a_process_is)
@@ -349,7 +349,7 @@ TEST(test_tcp__the_environment_says_who_a_process_is)
     assert_string_equal(options.store_key, "holdfast//2/port");
     setenv("RANK", "4", 1);
     assert_int_equal(tcp_options_of_environment(&options), ERR_INVALID);
-    assert_non_null(strstr(report_line(), "RANK is \"4\", and no number of 0 to 3"));
+    assert_non_null(strstr(report_line(), "RANK is \"4\", not a number from 0 to 3"));
     setenv("WORLD_SIZE", "x", 1);
     assert_int_equal(tcp_options_of_environment(&options), ERR_INVALID);
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");

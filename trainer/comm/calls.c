@@ -92,7 +92,8 @@ int comm_mismatch(const struct comm *comm, const struct comm_call *call, uint32_
 {
     char site[COMM_SITE_MAX];
     comm_tell_site(call, site);
-    return report_error(ERR_MISMATCH, "this is a defect: all ranks of a group call the same",
+    return report_error(ERR_MISMATCH,
+                        "report this defect: all ranks of a group must make the same call",
                         "call %llu of %s: rank %u makes %s at %s, rank %u makes %s at %s",
                         (unsigned long long)comm->num_calls, comm->name, comm->rank,
                         names[call->kind], site, other_rank, names[other_kind], other_site);
@@ -123,7 +124,7 @@ int comm_late(const struct comm *comm, const struct comm_call *call)
     comm_tell_site(call, site);
     if (!atomic_flag_test_and_set(&is_dumped)) /* other lanes time out for the same reason */
         stacks_dump_all("a wait for other ranks was too long");
-    return report_error(ERR_UNAVAILABLE, "see which rank did not come, and start the run again",
+    return report_error(ERR_UNAVAILABLE, "see which rank did not join, and start the run again",
                         "rank %u of %s waited longer than %s in %s at %s", comm->rank, comm->name,
                         flight_limit_setting(comm->flight), names[call->kind], site);
 }

@@ -93,7 +93,7 @@ static struct flight_ring *create_ring(struct flight *flight, const struct fligh
     mkdir(options->folder, 0777);
     if (flight_ring_create(&ring, &flight->ring_fd, flight->ring_path, flight->rank,
                            options->num_records) != 0)
-        log_warn("comm", "the last calls would be lost with this process: %s", report_line());
+        log_warn("comm", "the last calls are lost if this process is killed: %s", report_line());
     return ring;
 }
 
@@ -243,7 +243,7 @@ void flight_tell_mark(const struct flight_mark *mark, char out[FLIGHT_TEXT_MAX])
         print_place(&of->due, due);
     pthread_mutex_unlock(&mark->flight->lock);
     snprintf(out, FLIGHT_TEXT_MAX, " in %.110s%s%.110s", at,
-             due[0] != '\0' ? ", where its program has " : "", due);
+             due[0] != '\0' ? ", where its program expects " : "", due);
 }
 
 /* ---- records ---- */
@@ -488,7 +488,7 @@ static void log_lanes(struct flight *flight, const char *reason)
             print_place(&next, then);
         log_warn("comm", "rank %u (%s): lane %s began %s %.3f s ago%s%s%s%s", flight->rank, reason,
                  of->lane, at, (double)(clock_ns() - of->since_ns) * 1e-9,
-                 is_due ? "" : ", where its program has ", is_due ? "" : due,
+                 is_due ? "" : ", where its program expects ", is_due ? "" : due,
                  has_next ? "; next by its program: " : "", has_next ? then : "");
     }
 }

@@ -111,8 +111,8 @@ static int add_dump(struct dumps *dumps, const char *path, bool is_ring)
     json_t *json = is_ring ? load_ring(path, &is_dead) : json_load_file(path, 0, &reason);
     if (json == NULL || !json_is_array(json_object_get(json, "entries"))) {
         json_decref(json);
-        return report_error(ERR_INVALID, "name a folder of comm.save_traces_folder alone",
-                            "%s is no %s of a flight recorder", path, is_ring ? "ring" : "dump");
+        return report_error(ERR_INVALID, "name a folder with files of comm.save_traces_folder only",
+                            "%s is not a %s of a flight recorder", path, is_ring ? "ring" : "dump");
     }
     uint32_t rank = (uint32_t)number_in(json, "rank");
     struct dump *dump = find_dump(dumps, rank);
@@ -222,7 +222,7 @@ static uint32_t print_missing(const struct dumps *dumps, FILE *out)
             at++;
         if (at < dumps->num && dumps->of[at].rank == rank)
             continue;
-        fprintf(out, "rank %u did not come: it left no dump\n", rank);
+        fprintf(out, "rank %u did not join: it left no dump\n", rank);
         missing++;
     }
     return missing;
@@ -265,7 +265,7 @@ static uint32_t print_absent(const struct dumps *dumps, FILE *out)
         if ((dump->call != NULL && !is_elsewhere) || (dump->is_dead && dead > 0))
             continue;
         absent++;
-        fprintf(out, "rank %u did not come: it %s ", dump->rank,
+        fprintf(out, "rank %u did not join: it %s ", dump->rank,
                 is_elsewhere ? "waits elsewhere, in" : "waits for no other rank, after");
         if (is_elsewhere || dump->last != NULL)
             print_call(is_elsewhere ? dump->call : dump->last, out);
@@ -285,7 +285,7 @@ int flight_compare(const char *folder, const char *prefix, FILE *out)
         fprintf(out, "%u dumps of %u ranks\n", dumps.num,
                 dumps.num_ranks > dumps.num ? dumps.num_ranks : dumps.num);
         if (print_absent(&dumps, out) == 0)
-            fputs("all ranks came: each waits in a call\n", out);
+            fputs("all ranks joined: each waits in a call\n", out);
         for (uint32_t i = 0; i < dumps.num; i++) {
             if (dumps.of[i].call == NULL)
                 continue;

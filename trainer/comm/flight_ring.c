@@ -48,7 +48,7 @@ static void put_aside(const char *path)
     snprintf(folder, sizeof(folder), "%.*s/before", (int)(name - path), path);
     snprintf(aside, sizeof(aside), "%s%s", folder, name);
     if ((mkdir(folder, 0777) != 0 && errno != EEXIST) || rename(path, aside) != 0)
-        log_warn("comm", "could not keep %s, of a start before, as %s: %s", path, aside,
+        log_warn("comm", "could not move %s, of an earlier start, to %s: %s", path, aside,
                  strerror(errno));
 }
 
@@ -173,8 +173,8 @@ static int read_all(struct flight_ring **out, int fd, size_t bytes, const char *
         got = pread(fd, (char *)ring + done, bytes - done, (off_t)done);
     if (done < bytes || !is_ring(ring, bytes)) {
         free(ring);
-        return report_error(ERR_INVALID, "use the trainer that made it",
-                            "%s is no ring of a flight recorder of this build", path);
+        return report_error(ERR_INVALID, "read it with the trainer that wrote it",
+                            "%s is not a flight recorder's ring of this build", path);
     }
     ring->is_file = false; /* so that it is freed as memory */
     find_texts(ring);

@@ -407,15 +407,15 @@ int comm_mpi_open(struct comm **out)
     int provided = 0;
     ERR_TRY(IN_MPI(NULL, MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided), "init"));
     if (provided < MPI_THREAD_FUNNELED)
-        return report_error(ERR_INVALID, "use an MPI library built with threads",
-                            "MPI cannot run beside threads");
+        return report_error(ERR_INVALID, "use an MPI library built with support for threads",
+                            "the MPI library does not support threads (MPI_THREAD_FUNNELED)");
     bool is_open_to_all = provided >= MPI_THREAD_SERIALIZED;
     ERR_TRY(
         wrap(out, MPI_COMM_WORLD, NULL, is_open_to_all ? &ops_of_any_thread : &ops_of_one_thread));
     if (!is_open_to_all && (*out)->rank == 0)
         log_warn("comm",
-                 "MPI lets only its first thread call (it grants thread level %d, not "
-                 "MPI_THREAD_SERIALIZED): nothing is exchanged while a rank computes",
+                 "MPI allows calls from one thread only (thread level %d, not "
+                 "MPI_THREAD_SERIALIZED): a rank does not exchange data while it computes",
                  provided);
     struct mpi *m = (struct mpi *)*out;
     ERR_TRY(IN_MPI(m, MPI_Type_contiguous((int)MPI_UNIT_BYTES, MPI_BYTE, &m->unit), "type"));

@@ -301,7 +301,7 @@ static int check_comm(const struct nccl *n, const struct comm_call *call)
     if (n->comm != NULL)
         return 0;
     return report_error(ERR_UNAVAILABLE, "start the run again",
-                        "NCCL: %s at %s comes after the communicator was given up",
+                        "NCCL: %s at %s was called after the communicator was aborted",
                         comm_kind_name(call->kind), call->site);
 }
 

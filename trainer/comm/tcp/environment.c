@@ -13,8 +13,9 @@ static int number_of(uint32_t *out, const char *name, uint32_t least, uint32_t b
     char *end = NULL;
     unsigned long number = text != NULL ? strtoul(text, &end, 10) : 0;
     if (text == NULL || end == text || *end != '\0' || number < least || number >= below)
-        return report_error(ERR_INVALID, "start the processes with torchrun, or as it does",
-                            "%s is \"%s\", and no number of %u to %u", name,
+        return report_error(ERR_INVALID,
+                            "start the processes with torchrun, or set the variables that it sets",
+                            "%s is \"%s\", not a number from %u to %u", name,
                             text != NULL ? text : "", least, below - 1);
     *out = (uint32_t)number;
     return 0;
@@ -28,7 +29,8 @@ int tcp_options_of_environment(struct tcp_options *out)
     ERR_TRY(number_of(&out->size, "WORLD_SIZE", 1, TCP_RANKS_MAX + 1));
     ERR_TRY(number_of(&out->rank, "RANK", 0, out->size));
     if (out->host == NULL || out->host[0] == '\0' || out->port == NULL)
-        return report_error(ERR_INVALID, "start the processes with torchrun, or as it does",
+        return report_error(ERR_INVALID,
+                            "start the processes with torchrun, or set the variables that it sets",
                             "MASTER_ADDR or MASTER_PORT is missing");
     if (agent != NULL && strcmp(agent, "True") == 0)
         snprintf(out->store_key, sizeof(out->store_key), "holdfast/%.80s/%.16s/port",

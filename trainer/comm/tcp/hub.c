@@ -121,8 +121,8 @@ static void break_group(struct hub *hub, struct group *group)
     for (uint32_t r = 0; r < group->size; r++)
         if (group->members[r] != NULL && group->members[r]->has_asked) {
             if (hub->reason[0] == '\0')
-                snprintf(hub->reason, sizeof(hub->reason), "rank %u of a group has left it",
-                         group->left);
+                snprintf(hub->reason, sizeof(hub->reason),
+                         "rank %u of a group has closed its connection", group->left);
             answer_text(group->members[r], ERR_UNAVAILABLE, hub->reason);
             group->members[r]->has_asked = false;
         }
@@ -345,7 +345,8 @@ static void complete_call(struct hub *hub, struct group *group)
         group->members[r]->has_asked = false;
     }
     if (rc != 0)
-        end_all(hub, rc == ERR_MEMORY ? "rank 0 has no memory for a call" : "a call is none");
+        end_all(hub, rc == ERR_MEMORY ? "rank 0 has no memory for a call"
+                                      : "a rank sent an invalid call");
 }
 
 /* The rank's connection has ended, or has sent an invalid frame. */
@@ -360,7 +361,7 @@ static void remove_member(struct hub *hub, struct link *link, bool is_bye)
     if (!is_bye) {
         snprintf(text, sizeof(text), "rank %u has ended", world_rank);
         if (!hub->is_over)
-            log_warn("comm", "%s, so all ranks do", text);
+            log_warn("comm", "%s, so all ranks end", text);
         end_all(hub, text);
         return;
     }
@@ -425,8 +426,9 @@ static void take_hello(struct hub *hub, struct link *link)
     }
     struct group *group = find_group(hub, hello.group);
     if (group == NULL || group->size != hello.size || hello.rank >= hello.size) {
-        snprintf(text, sizeof(text), "this process is rank %u of %u, but rank 0 has a run of %u",
-                 hello.rank, hello.size, hub->options.size);
+        snprintf(text, sizeof(text),
+                 "this process is rank %u of %u, but rank 0 has a WORLD_SIZE of %u", hello.rank,
+                 hello.size, hub->options.size);
         refuse_link(hub, link, text);
         return;
     }
@@ -476,7 +478,7 @@ static void name_missing(struct hub *hub)
     for (uint32_t r = 0; r < world->size && at < end; r++)
         if (world->members[r] == NULL)
             at += snprintf(at, 16, "%s%u", at == text ? "rank " : ", ", r);
-    snprintf(at, 96, "%s of %u did not come within comm.init_timeout_seconds",
+    snprintf(at, 96, "%s of %u did not connect within comm.init_timeout_seconds",
              at < end ? "" : " and more", world->size);
     end_all(hub, text);
 }
@@ -507,7 +509,7 @@ static int start(struct hub *hub)
         return report_errno(ERR_IO, "could not watch a socket", NULL);
     return pthread_create(&hub->thread, NULL, serve, hub) == 0
                ? 0
-               : report_error(ERR_BUSY, NULL, "could not start the thread of the hub");
+               : report_error(ERR_BUSY, NULL, "could not start the thread that connects the ranks");
 }
 
 static void free_hub(struct hub *hub)
@@ -542,7 +544,7 @@ int hub_open(struct hub **out, char out_port[8], const struct tcp_options *optio
     bool has_store = options->store_key[0] != '\0';
     struct hub *hub = calloc(1, sizeof(*hub));
     if (hub == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for a hub");
+        return report_error(ERR_MEMORY, NULL, "no memory to connect the ranks");
     *hub = (struct hub){.listener.fd = -1,
                         .events = -1,
                         .options = *options,
@@ -550,7 +552,7 @@ int hub_open(struct hub **out, char out_port[8], const struct tcp_options *optio
     allow_files();
     int rc = new_group(hub, options->size) != NULL
                  ? 0
-                 : report_error(ERR_MEMORY, NULL, "no memory for a hub");
+                 : report_error(ERR_MEMORY, NULL, "no memory to connect the ranks");
     if (rc == 0)
         rc = tcp_listen(&hub->listener.fd, options->host, has_store ? "0" : options->port);
     if (rc == 0)

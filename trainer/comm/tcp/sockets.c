@@ -92,7 +92,7 @@ int tcp_listen(int *out, const char *host, const char *port)
         return 0;
     if (errno == EADDRINUSE)
         return report_error(ERR_BUSY, "give another MASTER_PORT, and RANK 0 to one process",
-                            "rank 0 could not listen at port %s: another process does", port);
+                            "rank 0 could not listen at port %s: another process uses it", port);
     return report_errno(ERR_IO, "rank 0 could not listen", port);
 }
 
@@ -101,7 +101,7 @@ int tcp_port_of(int listener, char out[8])
     struct sockaddr_storage own;
     socklen_t size = sizeof(own);
     if (getsockname(listener, (struct sockaddr *)&own, &size) != 0)
-        return report_errno(ERR_IO, "could not ask for a port", NULL);
+        return report_errno(ERR_IO, "could not read the port of a socket", NULL);
     unsigned port = own.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&own)->sin6_port
                                               : ((struct sockaddr_in *)&own)->sin_port;
     snprintf(out, 8, "%u", ntohs((uint16_t)port));
@@ -137,7 +137,7 @@ int tcp_connect(int *out, const char *host, const char *port)
     int rc = getaddrinfo(host, port, &hints, &found), fd = -1;
     if (rc != 0)
         return report_error(rc == EAI_SERVICE ? ERR_INVALID : ERR_UNAVAILABLE,
-                            "look at MASTER_ADDR and MASTER_PORT", "%s:%s cannot be resolved: %s",
+                            "check MASTER_ADDR and MASTER_PORT", "%s:%s cannot be resolved: %s",
                             host, port, gai_strerror(rc));
     for (const struct addrinfo *at = found; at != NULL && fd < 0; at = at->ai_next)
         fd = connect_at(at);
@@ -146,7 +146,7 @@ int tcp_connect(int *out, const char *host, const char *port)
     *out = fd;
     if (fd < 0)
         return report_error(ERR_UNAVAILABLE,
-                            "look at MASTER_ADDR and MASTER_PORT, and whether rank 0 has started",
+                            "check MASTER_ADDR and MASTER_PORT, and that rank 0 has started",
                             "could not connect to %s:%s: %s", host, port, strerror(reason));
     tcp_set(fd);
     return 0;

@@ -41,10 +41,9 @@ static int failed(const struct tcp_options *options, int rc)
 {
     if (rc == 0)
         return 0;
-    return report_error(ERR_UNAVAILABLE,
-                        "look at the launcher's log, and whether rank 0 has started",
+    return report_error(ERR_UNAVAILABLE, "check the launcher's log, and that rank 0 has started",
                         "the store of the launcher at %s:%s %s", options->host, options->port,
-                        rc == ERR_TIMEOUT ? "had no port of rank 0 in time" : "does not answer");
+                        rc == ERR_TIMEOUT ? "got no port from rank 0 in time" : "does not answer");
 }
 
 static int begin(int *out, const struct tcp_options *options, struct request *request)

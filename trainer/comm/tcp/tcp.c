@@ -78,7 +78,7 @@ static int refused(struct tcp *t, const struct comm_call *call, const struct tcp
         return ERR_UNAVAILABLE;
     }
     if (!is_other)
-        return report_error(ERR_UNAVAILABLE, "its log has the reason; start the run again",
+        return report_error(ERR_UNAVAILABLE, "see its log for the reason, and start the run again",
                             "rank %u: %s", t->world->base.rank, text);
     sign.site[COMM_SITE_MAX - 1] = '\0';
     return comm_mismatch(&t->base, call, head->about,
@@ -170,13 +170,12 @@ static int say_hello(int fd, struct tcp_place as, uint32_t world_rank, const str
     if (rc == 0)
         rc = tcp_receive(fd, text, head.bytes, until);
     if (rc != 0)
-        return report_error(ERR_UNAVAILABLE, "look at the log of rank 0, and start the run again",
-                            "rank %u had no answer of rank 0", as.rank);
+        return report_error(ERR_UNAVAILABLE, "check the log of rank 0, and start the run again",
+                            "rank %u got no answer from rank 0", as.rank);
     if (head.error == 0)
         return 0;
     return report_error(head.error == ERR_INVALID ? ERR_INVALID : ERR_UNAVAILABLE,
-                        "each process of a run has a RANK of its own and the same WORLD_SIZE", "%s",
-                        text);
+                        "give each process a RANK of its own and the same WORLD_SIZE", "%s", text);
 }
 
 static struct tcp *new_tcp(const struct tcp *world, int fd, struct tcp_place as,
@@ -232,9 +231,9 @@ static int tcp_run(struct comm *comm, const struct comm_call *call)
     case COMM_SUM_I64:
         return run_one(t, call, call->recv, call->bytes, call->recv, call->bytes);
     default:
-        return report_error(ERR_INVALID, "this is a defect: GPUs have NCCL for it",
-                            "ranks that meet over TCP have no %s in the host's memory",
-                            comm_kind_name(call->kind));
+        return report_error(ERR_INVALID,
+                            "report this defect: over TCP data of GPUs must go through NCCL",
+                            "there is no %s of host memory over TCP", comm_kind_name(call->kind));
     }
 }
 
