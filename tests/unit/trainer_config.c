@@ -258,7 +258,7 @@ TEST(test_config__what_this_version_lacks_is_refused)
                   "quantize.linear.float8.recipe_name", "rowwise");
     check_refused("--training.dtype bfloat16", "lose small updates", "one of float32");
     check_refused("--checkpoint.enable --checkpoint.partial", "checkpoint.partial needs",
-                  "name what is taken");
+                  "set checkpoint.initial_load_path");
     check_refused("--checkpoint.enable --replay 0", "replay_step = 0", "training.steps");
     check_refused("--checkpoint.enable --replay 9 --training.steps 8", "replay_step = 9",
                   "training.steps = 8");
@@ -266,9 +266,9 @@ TEST(test_config__what_this_version_lacks_is_refused)
                   "no later");
     check_refused("--replay 9", "debug.replay_step", "checkpoint.enable");
     check_refused("--checkpoint.enable --blame", "debug.replay_blame", "--replay STEP");
-    check_refused("--training.nonfinite roll_back", "nonfinite = roll_back goes back",
+    check_refused("--training.nonfinite roll_back", "nonfinite = roll_back needs",
                   "checkpoint.enable");
-    check_refused("--training.outlying roll_back", "outlying = roll_back goes back",
+    check_refused("--training.outlying roll_back", "outlying = roll_back needs",
                   "checkpoint.enable");
     check_refused("--training.outlying drop", "training.outlying", "off,warn,skip,roll_back");
     check_refused("--training.outlying_window 513", "training.outlying_window", "16 to 512");

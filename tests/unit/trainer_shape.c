@@ -72,17 +72,17 @@ TEST(test_shape__numbers_of_a_scaling_that_is_not_there_are_refused)
     struct model_shape shape;
     struct config config = tiny();
     config.rope_factor = 4;
-    refused(&config, "model.rope_factor = 4 has no meaning");
+    refused(&config, "model.rope_factor = 4 does not apply to this model");
     config.rope_scaling = ROPE_LINEAR;
     assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
     assert_true(shape.rope == MODEL_ROPE_LINEAR && shape.rope_factor == 4);
     config.rope_high_freq_factor = 4;
-    refused(&config, "model.rope_high_freq_factor = 4 has no meaning");
+    refused(&config, "model.rope_high_freq_factor = 4 does not apply to this model");
     config.rope_scaling = ROPE_LLAMA3;
     assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
     assert_true(shape.rope_positions == 8192 && shape.rope_high_factor == 4);
     config.rope_scaling = ROPE_NONE;
-    refused(&config, "model.rope_factor = 4 has no meaning");
+    refused(&config, "model.rope_factor = 4 does not apply to this model");
 }
 
 TEST(test_shape__sizes_of_llama_2_are_found_below_their_family)

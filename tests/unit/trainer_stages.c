@@ -126,7 +126,7 @@ TEST(test_stages__by_names_stages_are_the_named_ones_or_refused)
     o.names = "tok_embeddings,layers.0;layers.2,layers.1,norm,output";
     want_refused(&o, "\"layers.2\" where layers.1 is expected");
     o.names = "tok_embeddings,layers.0,layers.1,layers.2,norm;output";
-    want_refused(&o, "where output beside norm is expected");
+    want_refused(&o, "where output on the stage of norm is expected");
     o.names = "tok_embeddings,layers.0;layers.1,layers.2,norm";
     want_refused(&o, "where output is expected");
     o.names = "tok_embeddings,layers.0;layers.1,layers.2,norm,output,layers.3";
@@ -142,9 +142,9 @@ TEST(test_stages__split_points_begin_stages)
     assert_int_equal(stages_named("", o.split_points), 3);
     WANT_CUT(&o, 0, 2, 5, 6);
     o.split_points = "layers.2,layers.1";
-    want_refused(&o, "\"layers.1\" begins no stage");
+    want_refused(&o, "\"layers.1\" cannot begin a stage");
     o.split_points = "layers.2,layers.9";
-    want_refused(&o, "\"layers.9\" begins no stage");
+    want_refused(&o, "\"layers.9\" cannot begin a stage");
     assert_int_equal(stages_named("", ""), 0);
     model_table_free(table);
 }

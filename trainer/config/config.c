@@ -155,7 +155,7 @@ static int check_available(const struct config *config)
     if (config->float8_gradients == FLOAT8_E4M3 && !config->is_float8)
         return not_available("quantize.linear.float8.grad_output_dtype",
                              config->text.float8_gradients,
-                             "give model.converters = \"quantize.linear.float8\" with it");
+                             "set model.converters = \"quantize.linear.float8\" as well");
     if (config->is_float8 && config->text.float8_recipe[0] != '\0' &&
         strcmp(config->text.float8_recipe, "tensorwise") != 0)
         return not_available("quantize.linear.float8.recipe_name", config->text.float8_recipe,
@@ -207,7 +207,8 @@ static int find_tokenizer(struct config *config)
         return 0;
     int result = tokenizer_find(path, sizeof path, config->tokenizer_path);
     if (result != 0 && config->estimate) {
-        log_info("config", "model.hf_assets_path = \"%s\" is not here: the estimate goes without",
+        log_info("config",
+                 "model.hf_assets_path = \"%s\" does not exist: the estimate is made without",
                  config->tokenizer_path);
         config->tokenizer_path[0] = '\0';
         return 0;
@@ -238,14 +239,15 @@ const char *trainer_config_validation_data(const struct config *config)
 static int check_checkpoint(const struct config *config)
 {
     if (config->load_only && config->create_seed_checkpoint)
-        return report_error(ERR_INVALID, "set one of them",
-                            "checkpoint.load_only and create_seed_checkpoint contradict");
+        return report_error(
+            ERR_INVALID, "set one of them",
+            "checkpoint.load_only and create_seed_checkpoint contradict each other");
     if (config->initial_load_path[0] != '\0' && !config->checkpoint_enable)
         return report_error(ERR_INVALID, "set checkpoint.enable = true",
                             "checkpoint.initial_load_path = \"%s\" needs checkpoint.enable",
                             config->initial_load_path);
     if (config->partial && config->initial_load_path[0] == '\0')
-        return report_error(ERR_INVALID, "name what is taken in part",
+        return report_error(ERR_INVALID, "set checkpoint.initial_load_path",
                             "checkpoint.partial needs checkpoint.initial_load_path");
     if (config->partial_fresh[0] != '\0' && !config->partial)
         return report_error(ERR_INVALID, "set checkpoint.partial = true",
@@ -256,11 +258,11 @@ static int check_checkpoint(const struct config *config)
                             "checkpoint.last_save_in_hf needs checkpoint.enable");
     if (config->last_save_in_hf && config->load_only)
         return report_error(ERR_INVALID, "set one of them; `ckpt-cli export` writes what is saved",
-                            "checkpoint.load_only and last_save_in_hf contradict");
+                            "checkpoint.load_only and last_save_in_hf contradict each other");
     bool is_broken = config->nonfinite == NONFINITE_ROLL_BACK;
     if ((is_broken || config->outlying == OUTLYING_ROLL_BACK) && !config->checkpoint_enable)
         return report_error(ERR_INVALID, "set checkpoint.enable = true",
-                            "training.%s = roll_back goes back to a checkpoint",
+                            "training.%s = roll_back needs checkpoint.enable",
                             is_broken ? "nonfinite" : "outlying");
     if (config->keep_latest_k == 1)
         return report_error(ERR_INVALID, "keep 2 or more, or 0 for all",
@@ -275,13 +277,13 @@ static int check_replay(const struct config *config)
 {
     int64_t step = config->replay_step;
     if (step < 0 && config->replay_blame)
-        return report_error(ERR_INVALID, "give --replay STEP with it",
-                            "debug.replay_blame looks at the step of debug.replay_step");
+        return report_error(ERR_INVALID, "give --replay STEP as well",
+                            "debug.replay_blame needs debug.replay_step");
     if (step < 0)
         return 0;
     if (!config->checkpoint_enable)
         return report_error(ERR_INVALID, "set checkpoint.enable = true",
-                            "debug.replay_step begins with a checkpoint of the run");
+                            "debug.replay_step needs checkpoint.enable");
     if (step == 0 || step > config->steps || config->load_step >= step)
         return report_error(
             ERR_INVALID, "give a step up to training.steps, and no later checkpoint.load_step",
@@ -313,11 +315,10 @@ static int check_values(struct config *config)
                             "lr_scheduler.decay_ratio = %g", config->decay_ratio);
     ERR_TRY(check_checkpoint(config));
     if (config->comm_backend == BACKEND_NCCL && config->device != DEVICE_CUDA)
-        return report_error(ERR_INVALID,
-                            "set kernels.device to cuda, or comm.backend to local or mpi",
-                            "comm.backend = nccl, but kernels.device = %s: NCCL moves what is in "
-                            "the memory of GPUs",
-                            config->text.device);
+        return report_error(
+            ERR_INVALID, "set kernels.device to cuda, or comm.backend to local or mpi",
+            "comm.backend = nccl, but kernels.device = %s: NCCL moves data of GPUs only",
+            config->text.device);
     long num_launched = config_num_launched();
     if (config->comm_backend == BACKEND_LOCAL && num_launched > 1 && !config->estimate)
         return report_error(ERR_INVALID,
@@ -429,8 +430,8 @@ int trainer_config_load(struct config *out, int argc, char **argv)
     ERR_TRY(options_defaults(&options));
     ERR_TRY(options_read_args(&options, &argc, argv, short_keys));
     if (argc > 1)
-        return report_error(ERR_INVALID, "settings are given as --section.key value",
-                            "the argument \"%s\" has no meaning", argv[1]);
+        return report_error(ERR_INVALID, "give settings as --section.key value",
+                            "unknown argument \"%s\"", argv[1]);
     memcpy(is_final, is_set, sizeof(is_set));
     finish_selections(is_final, out);
     options.is_final = is_final;

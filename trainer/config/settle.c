@@ -172,7 +172,7 @@ static int read_ramp(struct config *config)
         (config->micro_batches > 0 && config->micro_batches != most))
         return report_error(ERR_INVALID, "leave them out",
                             "training.batch_ramp gives the sizes of steps: "
-                            "training.global_batch_size and canonical.micro_batches contradict");
+                            "training.global_batch_size or canonical.micro_batches contradicts it");
     config->micro_batches = most;
     return 0;
 }
@@ -187,12 +187,11 @@ static int settle_pipeline_batch(struct config *config)
     if (config->pp <= 1 || size == 0 || size == local)
         return 0;
     if (size < 0 || local % size != 0)
-        return report_error(ERR_INVALID, "choose parts of equal size",
-                            "parallelism.pipeline_parallel_microbatch_size = %lld, "
-                            "pipeline_parallel_microbatches = %lld: training.local_batch_size = "
-                            "%lld cannot be cut so",
-                            (long long)config->pp_microbatch, (long long)config->pp_microbatches,
-                            (long long)local);
+        return report_error(
+            ERR_INVALID, "choose parts of equal size",
+            "parallelism.pipeline_parallel_microbatch_size = %lld, pipeline_parallel_microbatches "
+            "= %lld: training.local_batch_size = %lld cannot be divided like that",
+            (long long)config->pp_microbatch, (long long)config->pp_microbatches, (long long)local);
     if (config->global_batch_size < 0 && config->micro_batches < 0)
         config->micro_batches = MICRO_BATCHES_DEFAULT;
     if (config->micro_batches > 0)

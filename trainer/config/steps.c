@@ -47,7 +47,7 @@ int config_check_steps(const char *key, const char *list)
     if (is_list(list, 1))
         return 0;
     return report_error(ERR_INVALID, "give steps from 1 and ranges, as 10,20-22",
-                        "%s = \"%s\" is no list of steps", key, list);
+                        "%s = \"%s\" is not a list of steps", key, list);
 }
 
 bool config_has_step(const char *list, int64_t step)
@@ -60,7 +60,7 @@ int config_check_ranks(const char *key, const char *list)
     if (is_list(list, 0))
         return 0;
     return report_error(ERR_INVALID, "give ranks from 0 and ranges, as 0,3-5",
-                        "%s = \"%s\" is no list of ranks", key, list);
+                        "%s = \"%s\" is not a list of ranks", key, list);
 }
 
 bool config_has_rank(const char *list, int64_t rank)

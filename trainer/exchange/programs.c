@@ -56,7 +56,7 @@ static int count_chunks(struct rank_plan *plan)
     if (stages > 0)
         chunks = (uint32_t)(stages / ranks);
     if (chunks > 1 && !has_chunks)
-        return report_error(ERR_INVALID, "take Interleaved1F1B, or more layers per stage",
+        return report_error(ERR_INVALID, "use Interleaved1F1B, or more layers per stage",
                             "parallelism.pipeline_parallel_schedule = %s has one stage per rank, "
                             "but %u are asked for",
                             config->text.pipeline_schedule, chunks);

@@ -25,7 +25,8 @@ static int check_degree(const char *axis, uint32_t degree, const char *key, uint
 {
     if (!is_power_of_two(degree))
         return report_error(ERR_INVALID, NULL,
-                            "parallelism.%s_parallel_degree = %u is no power of two", axis, degree);
+                            "parallelism.%s_parallel_degree = %u is not a power of two", axis,
+                            degree);
     if (!is_power_of_two(blocks) || blocks > 1024)
         return report_error(ERR_INVALID, "give a power of two up to 1024", "canonical.%s = %u", key,
                             blocks);
@@ -49,8 +50,8 @@ int model_cut_check(const struct model_options *options)
         return report_error(ERR_INVALID,
                             "set canonical.tp_blocks to a multiple of tp x cp, or "
                             "parallelism.context_parallel_rotate_method to \"allgather\"",
-                            "%u blocks of heads (canonical.tp_blocks = %u, tp %u) are not shared "
-                            "by %u ranks of context parallel",
+                            "%u blocks of heads (canonical.tp_blocks = %u, tp %u) cannot be "
+                            "divided among %u ranks of context parallel",
                             cut->tp_blocks / cut->tp, cut->tp_blocks, cut->tp, cut->cp);
     if (s->heads % cut->tp_blocks != 0)
         return refuse_size("the number of heads", s->heads, key, cut->tp_blocks);

@@ -60,7 +60,7 @@ static int check_rope_keys(const struct config *config, enum model_rope rope)
             return report_error(ERR_INVALID,
                                 "leave it out, or set model.rope_scaling (llama3 has all, linear "
                                 "the factor)",
-                                "model.rope_%s = %g has no meaning for this model", keys[i].key,
+                                "model.rope_%s = %g does not apply to this model", keys[i].key,
                                 keys[i].value);
     return 0;
 }

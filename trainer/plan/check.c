@@ -391,7 +391,7 @@ static bool advance(struct check *c, uint32_t rank)
 static int refuse_program(const struct check *c, uint32_t rank, const char *reason)
 {
     const struct op *op = &c->ranks[rank]->ops[c->at[rank]];
-    return report_error(ERR_INVALID, "this is a defect of the program's making, or of a schedule",
+    return report_error(ERR_INVALID, "correct the file of the schedule, or report this defect",
                         "rank %u of the pipeline, operation %u, %s of stage %u, leaf %u, block %d: "
                         "%s",
                         rank, c->at[rank], op_name(op->kind), op->stage, op->leaf, (int)op->block,
@@ -469,7 +469,7 @@ static int check_updates(const struct check *c)
             continue;
         if (!c->done[UPDATED][at] || c->done[COPIED][at] != o.copies)
             return report_error(ERR_INVALID, NULL, "the state of block %u is not %s", block,
-                                c->done[UPDATED][at] ? "copied as a save wants it" : "updated");
+                                c->done[UPDATED][at] ? "copied as a save needs it" : "updated");
         const char *reason = axes_end(c->axes, block);
         if (reason != NULL)
             return report_error(ERR_INVALID, NULL, "block %u behind the step: %s", block, reason);

@@ -152,7 +152,7 @@ static int cut_by_names(uint32_t *first_block, const struct stages_options *o)
         if (place > 0 && *at == ';' && place < num - 1)
             first_block[++stage] = place;
         if (place > 0 && *at == ';' && place == num - 1)
-            return refuse_name(";", "output beside norm");
+            return refuse_name(";", "output on the stage of norm");
         at += place > 0 && (*at == ';' || *at == ',');
         at += strspn(at, " ");
         if (!is_name(at, name))
@@ -177,9 +177,9 @@ static int cut_by_points(uint32_t *first_block, const struct stages_options *o)
                 break;
         }
         if (block == o->table->num_blocks)
-            return report_error(ERR_INVALID, "name modules behind the first, in their order",
-                                "parallelism.pipeline_parallel_split_points: \"%.*s\" begins no "
-                                "stage behind the one in front of it",
+            return report_error(ERR_INVALID, "name modules after the first, in their order",
+                                "parallelism.pipeline_parallel_split_points: \"%.*s\" cannot begin "
+                                "a stage after the one before it",
                                 (int)name_length(at), at);
         first_block[s] = block++;
         at += name_length(at);
