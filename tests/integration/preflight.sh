@@ -135,12 +135,12 @@ broken() { # OUTPUT SIMGPU RANKS PROBLEM
 # Copies onto a rank's device: five of 32 MiB, an operand for each size; then the data that it
 # sends.
 check "a bit that a copy changes breaks a rank" \
-    broken copy flip=1000000:3 1 "copies: what was copied"
-check "so does one on the way back" broken back torn=1000000:3 1 "copies: what was copied"
+    broken copy flip=1000000:3 1 "copies: data copied"
+check "so does one on the way back" broken back torn=1000000:3 1 "copies: data copied"
 check "so does a product of other numbers" \
     broken product flip=100000:6 1 "products: a product of small integers is wrong"
 check "so does what another rank sent otherwise than it says" \
-    broken link devices=2,flip=4194304:12 2 "links: what rank [01] sent came with other bits"
+    broken link devices=2,flip=4194304:12 2 "links: data from rank [01] arrived with other bits"
 check "so does a sum of other numbers than the ranks have" \
     broken calls devices=2,flip=4194304:23 2 "calls: a sum or a gather of all ranks' numbers"
 check "memory that is refused is named" broken memory fail=cudaMalloc:1 1 "out of memory"

@@ -192,7 +192,7 @@ static void judge_health(struct finding *f)
         preflight_add_text(f->problem, "rows of its memory are replaced at a reset: reset it");
     if (has->bus_width > 0 && has->bus_width < has->bus_width_max)
         preflight_add_text(f->problem,
-                           "its bus has %lld of %lld lanes: see how it sits, and the BIOS",
+                           "its bus has %lld of %lld lanes: check its slot and the BIOS",
                            (long long)has->bus_width, (long long)has->bus_width_max);
     for (size_t i = 0; i < sizeof slowed_by / sizeof slowed_by[0]; i++)
         if (has->slowed > 0 && (has->slowed & slowed_by[i].bit) != 0)

@@ -105,7 +105,7 @@ static int copy_with(struct trial *t, struct buffers *b)
         ERR_TRY(lane_settle(t->bench.lane));
         note_rate(&t->found->copy_rate, i, 2.0 * COPY_BYTES, start);
         if (!trial_is_filled(b->to, COPY_BYTES, seed))
-            return fail_bytes("what was copied to the device came back with other bits");
+            return fail_bytes("data copied to the device and back has other bits");
     }
     return 0;
 }
@@ -167,7 +167,7 @@ static int measure_pairs(struct trial *t, struct comm *group, const struct trial
     ERR_TRY(pairs_measure(&t->found->pairs, group, room, &wrong));
     if (wrong != UINT32_MAX)
         snprintf(t->found->problem, sizeof t->found->problem,
-                 "links: what rank %u sent came with other bits", wrong);
+                 "links: data from rank %u arrived with other bits", wrong);
     return 0;
 }
 
@@ -178,8 +178,9 @@ static int add_up(struct trial *t)
     int64_t sum = (int64_t)world->rank + 1, want = (int64_t)world->size * (world->size + 1) / 2;
     ERR_TRY(comm_all_reduce_i64(world, &sum, 1));
     if (sum != want && t->found->problem[0] == '\0')
-        snprintf(t->found->problem, sizeof t->found->problem, "sums: 1 to %u are %lld, not %lld",
-                 world->size, (long long)sum, (long long)want);
+        snprintf(t->found->problem, sizeof t->found->problem,
+                 "sums: the sum of 1 to %u is %lld, not %lld", world->size, (long long)sum,
+                 (long long)want);
     return 0;
 }
 
@@ -187,7 +188,7 @@ static void note_wrong(struct trial *t, bool is_wrong)
 {
     if (is_wrong && t->found->problem[0] == '\0')
         snprintf(t->found->problem, sizeof t->found->problem,
-                 "calls: a sum or a gather of all ranks' numbers came with others");
+                 "calls: a sum or a gather of all ranks' numbers is wrong");
 }
 
 /* Measures sums and gathers among the ranks of each host and, if there are several hosts, among

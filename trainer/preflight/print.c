@@ -306,7 +306,7 @@ int preflight_print_json(const struct finding *all, uint32_t num)
     char *text = root != NULL ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     if (text == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for what %u ranks have found", num);
+        return report_error(ERR_MEMORY, NULL, "no memory for the results of %u ranks", num);
     puts(text);
     free(text);
     return 0;
