@@ -210,7 +210,7 @@ static int read_numbers(int32_t *out, size_t *out_count, const struct text *text
         (*out_count)++;
     if (at < text->bytes)
         return report_error(ERR_INVALID, "give decimal token numbers between spaces",
-                            "byte %zu of the input is no part of a number", at);
+                            "byte %zu of the input is not part of a number", at);
     return 0;
 }
 
@@ -314,7 +314,7 @@ static int run(int argc, char **argv)
     }
     if (command == NULL)
         return report_error(ERR_INVALID, "commands: train, tokens, encode, decode; see --help",
-                            argc > 1 ? "there is no command %s" : "no command was given%s",
+                            argc > 1 ? "unknown command %s" : "no command was given%s",
                             argc > 1 ? argv[1] : "");
     ERR_TRY(check_arguments(command, &settings, argc - 2));
     if (command->needs_tokenizer) {

@@ -178,7 +178,8 @@ def what_a_folder_has_beside_text_is_counted_and_named(bed):
     assert (said["files"], said["left_out_files"]) == (1, 4), said
     names = ", ".join(bed.path("l", name) for name in ("b.parquet", "c.csv", "in/x.png"))
     assert done.stderr.count("\n") == 1 and done.stderr.endswith(
-        f"files left out, for their names are no text's: 4 ({names}, ...)\n"), done.stderr
+        "files left out because their names are not those of text files: "
+        f"4 ({names}, ...)\n"), done.stderr
 
 
 def long_work_has_a_bar_on_a_terminal_and_nowhere_else(bed):
@@ -359,7 +360,7 @@ def a_bad_line_is_left_out_and_too_many_end_the_work(bed):
             assert file.read() == want
         os.remove(bed.path("out"))
     said = bed.make("--threads", 4, "--bad_line_share", 0, bad, want=78)
-    assert f"bad.jsonl, line {count + 1}: \"text\" is no string; 1 of " in said, said
+    assert f"bad.jsonl, line {count + 1}: \"text\" is not a string; 1 of " in said, said
     # eleven are too many of 3500, but not of 14000
     late, soon = (bed.write(name, content) for name, content in (
         ("late.jsonl", good * 4 + b"{}\n" * 11 + good), ("soon.jsonl", good + b"{}\n" * 11)))
@@ -406,8 +407,8 @@ def objects_that_are_no_lines_are_documents(bed):
     assert code == 0 and f"bad.json, line {line}: there is no member \"text\"" in said, said
     os.remove(bed.path("out"))
     for content, what in ((indented[:-4], "the array does not end"),
-                          (indented + "{", "behind the array"),
-                          (forms["objects"][:-2], "what begins here does not end")):
+                          (indented + "{", "does not end after the array"),
+                          (forms["objects"][:-2], "the value that begins here does not end")):
         said = bed.make(bed.write("bad.json", content.encode()), want=78)
         assert re.search(rf"bad\.json, line \d+: .*{what}", said), said
     chat = bed.write("chat.jsonl", b'{"messages": [{"role": "user", "content": "a"}]}\n' * 20)
@@ -487,7 +488,7 @@ def a_step_without_a_token_that_counts_is_named_once(bed):
     said = trained(bed, "--training.dataset", bed.path("masked"),
                    "--training.dataset_prompt_field", "q", "--training.dataset_answer_field", "a",
                    "--training.steps", 5)[0]
-    assert len(re.findall(r"step \d+ has no token that counts", said)) == 1, said
+    assert len(re.findall(r"step \d+ has no token to train on", said)) == 1, said
 
 
 def a_folder_that_has_changed_is_tokenized_again(bed):

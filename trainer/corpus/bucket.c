@@ -178,14 +178,14 @@ static int list_objects(struct fetch *fetch, struct objects *objects)
     if (!is_all)
         drop_objects_beside_folder(objects);
     if (objects->count == 0 && !is_all)
-        return report_error(ERR_NOT_FOUND, "look for its name in the bucket",
+        return report_error(ERR_NOT_FOUND, "check its name in the bucket",
                             "there is neither an object %s nor one below it", fetch->name);
     ERR_TRY(list_folders(fetch, objects));
     qsort(objects->list, objects->count, sizeof *objects->list, compare_objects);
     return objects->count > 0
                ? 0
                : report_error(ERR_NOT_FOUND, "known are .jsonl, .ndjson, .json, .txt, .text, .md",
-                              "no object below %s has a name that text has", fetch->name);
+                              "no object below %s has the name of a text file", fetch->name);
 }
 
 /* ---- the key ---- */
@@ -243,12 +243,12 @@ static int write_slot(int file, const char *path, const struct slot *slot)
             continue;
         if (wrote <= 0)
             return report_errno(errno == ENOSPC || errno == EDQUOT ? ERR_SPACE : ERR_IO,
-                                "could not keep what was fetched", path);
+                                "could not write the fetched file", path);
         done += (uint32_t)wrote;
     }
     bool is_due = (slot->at + slot->bytes) % SYNC_BYTES == 0;
     return is_due && fdatasync(file) != 0
-               ? report_errno(ERR_IO, "could not sync what was fetched", path)
+               ? report_errno(ERR_IO, "could not sync the fetched file", path)
                : 0;
 }
 
@@ -282,7 +282,7 @@ static int copy_bytes(struct fetch *fetch, struct storage_object *from, int file
 
 static int changed_meanwhile(const struct fetch *fetch)
 {
-    return report_error(ERR_BUSY, "start again when nobody writes there any more",
+    return report_error(ERR_BUSY, "start again when no other program writes there",
                         "%s changed while it was fetched", fetch->name);
 }
 
@@ -293,7 +293,7 @@ static int fill(struct fetch *fetch, const struct object *object, int file, cons
     struct stat status;
     uint64_t bytes, at = 0;
     if (fstat(file, &status) != 0)
-        return report_errno(ERR_IO, "could not look at the file", path);
+        return report_errno(ERR_IO, "could not read the attributes of the file", path);
     if (status.st_size > 0 && (uint64_t)status.st_size <= object->bytes)
         at = ((uint64_t)status.st_size - 1) / SYNC_BYTES * SYNC_BYTES;
     ERR_TRY(storage_object_open(fetch->store, &from, object->path, &bytes));
@@ -302,7 +302,7 @@ static int fill(struct fetch *fetch, const struct object *object, int file, cons
         result = copy_bytes(fetch, from, file, path, at, object->bytes);
     storage_object_close(fetch->store, from);
     if (result == 0 && (ftruncate(file, (off_t)object->bytes) != 0 || fsync(file) != 0))
-        result = report_errno(ERR_IO, "could not sync what was fetched", path);
+        result = report_errno(ERR_IO, "could not sync the fetched file", path);
     return result;
 }
 
@@ -320,11 +320,11 @@ static int fetch_object(struct fetch *fetch, const struct object *object)
     *slash = '/';
     int file = is_made ? open(fetching, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
     if (file < 0)
-        return report_errno(ERR_IO, "could not make the file", fetching);
+        return report_errno(ERR_IO, "could not create the file", fetching);
     int result = fill(fetch, object, file, fetching);
     close(file);
     if (result == 0 && rename(fetching, path) != 0)
-        result = report_errno(ERR_IO, "could not name what was fetched", path);
+        result = report_errno(ERR_IO, "could not rename the fetched data", path);
     return result;
 }
 
@@ -347,7 +347,8 @@ static int check_room(const struct fetch *fetch)
         there += size_of_file(fetch, fetch->objects.list[i].path, "") +
                  size_of_file(fetch, fetch->objects.list[i].path, FETCHING);
     if (statvfs(fetch->part, &system) != 0)
-        return report_errno(ERR_IO, "could not look at the file system", fetch->part);
+        return report_errno(ERR_IO, "could not read the free space of the file system",
+                            fetch->part);
     uint64_t wanted = fetch->objects.bytes > there ? fetch->objects.bytes - there : 0;
     uint64_t room = (uint64_t)system.f_bavail * system.f_frsize;
     return wanted <= room
@@ -406,7 +407,7 @@ static int fetch_all(struct fetch *fetch)
         ERR_TRY(fetch_object(fetch, &objects->list[i]));
     ERR_TRY(check_unchanged(fetch));
     if (rename(fetch->part, fetch->folder) != 0)
-        return report_errno(ERR_IO, "could not name what was fetched", fetch->folder);
+        return report_errno(ERR_IO, "could not rename the fetched data", fetch->folder);
     log_info("data", "%s is fetched", fetch->name);
     return 0;
 }

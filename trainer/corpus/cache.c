@@ -196,7 +196,7 @@ static int prepare_folder(char out[CORPUS_PATH_BYTES], const char *folder,
     uint64_t key;
     if (request->tokenizer[0] == '\0')
         return report_error(ERR_INVALID, "name the tokenizer in model.hf_assets_path",
-                            "%s is a folder, whose tokens are not made yet", folder);
+                            "%s is a folder of text that is not tokenized yet", folder);
     ERR_TRY(tokenizer_open(&tokenizer, request->tokenizer));
     int result = make_key(&key, request, tokenizer_hash(tokenizer), folder);
     if (result == 0)

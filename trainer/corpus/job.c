@@ -137,7 +137,8 @@ static int member(const json_t **out, const json_t *line, const char *name)
                             "\"%s\" holds a conversation, and there is no member \"%s\"",
                             conversation, name);
     return report_error(ERR_INVALID, "name the member that holds the text",
-                        *out == NULL ? "there is no member \"%s\"" : "\"%s\" is no string", name);
+                        *out == NULL ? "there is no member \"%s\"" : "\"%s\" is not a string",
+                        name);
 }
 
 /* Writes the name at `at` of a list with commas; returns the place of the next one, or NULL. */
@@ -271,7 +272,7 @@ static int encode_line(struct encoding *encoding, char *line, size_t bytes, bool
         result = report_error(ERR_MEMORY, NULL, "no memory to read a line");
     else if (!json_is_object(root))
         result = report_error(ERR_INVALID, "a line is one object; other JSON is named .json", "%s",
-                              root == NULL ? reason.text : "it is no object");
+                              root == NULL ? reason.text : "it is not an object");
     if (result == 0)
         result = encode_object(encoding, root);
     json_decref(root);
@@ -340,7 +341,7 @@ uint64_t job_count_lines(const char *text, size_t bytes)
 /* The rest of a file after this place cannot be read. */
 static int bad_place(const struct job *job, uint64_t line, const char *what)
 {
-    return report_error(ERR_CORRUPT, "mend the file, or write an object per line (.jsonl)",
+    return report_error(ERR_CORRUPT, "repair the file, or write an object per line (.jsonl)",
                         "%s, line %" PRIu64 ": %s", job->file, line, what);
 }
 
@@ -359,9 +360,9 @@ static int encode_values(struct encoding *encoding)
         if (is_array && text[at] == ']')
             return job->ends && values_next(text, end, bytes) == bytes
                        ? 0
-                       : bad_place(job, line, "there is more behind the array");
+                       : bad_place(job, line, "the file does not end after the array");
         if (end > bytes)
-            return bad_place(job, line, "what begins here does not end");
+            return bad_place(job, line, "the value that begins here does not end");
         ERR_TRY(take_line(encoding, text + at, end - at, line));
         at = end;
     }
@@ -390,7 +391,7 @@ static int check_is_text(const struct job *job)
             "%s is a parquet file", job->file);
     if (has_zeros && job->form == FORM_TEXT)
         return report_error(ERR_INVALID, "unpack it, or convert it to UTF-8 or to JSON lines",
-                            "%s has zero bytes: it is no text", job->file);
+                            "%s has zero bytes: it is not text", job->file);
     return 0;
 }
 

@@ -51,8 +51,7 @@ int places_lock(int *out, const char *path, const volatile sig_atomic_t *want_st
     if (flock(*out, LOCK_EX | LOCK_NB) == 0)
         return 0;
     if (errno == EWOULDBLOCK)
-        log_info("data", "waiting for another process that has begun with the same data (%s)",
-                 path);
+        log_info("data", "waiting for another process that prepares the same data (%s)", path);
     bool stops = false;
     while (!stops && (errno == EWOULDBLOCK || errno == EINTR)) {
         clock_sleep_ns(LOCK_POLL_NS);

@@ -85,7 +85,9 @@ void corpus_log_left_out(const struct corpus_left_out *left_out)
         length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", i > 0 ? ", " : "",
                                    left_out->names[i]);
     if (left_out->count > 0)
-        log_warn("data", "files left out, for their names are no text's: %" PRIu64 " (%s%s)",
+        log_warn("data",
+                 "files left out because their names are not those of text files: %" PRIu64
+                 " (%s%s)",
                  left_out->count, names, left_out->count > CORPUS_LEFT_OUT_NAMED ? ", ..." : "");
 }
 
@@ -126,7 +128,7 @@ static int add_entry(struct sources *sources, const char *folder, const char *na
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
         return report_error(ERR_INVALID, NULL, "a path is too long in %s", folder);
     if (stat(path, &status) != 0)
-        return report_errno(ERR_IO, "could not look at the file", path);
+        return report_errno(ERR_IO, "could not read the attributes of the file", path);
     if (S_ISDIR(status.st_mode))
         return add_folder(sources, path, depth + 1);
     return S_ISREG(status.st_mode) && source_is_taken(&sources->left_out, path)
@@ -149,7 +151,7 @@ static int add_folder(struct sources *sources, const char *path, uint32_t depth)
 {
     struct dirent **entries;
     if (depth > FOLDERS_DEEP_MAX)
-        return report_error(ERR_INVALID, NULL, "%s: more than %u folders in one another", path,
+        return report_error(ERR_INVALID, NULL, "%s: more than %u nested folders", path,
                             FOLDERS_DEEP_MAX);
     int count = scandir(path, &entries, not_hidden, by_bytes), result = 0;
     if (count < 0)

@@ -97,7 +97,8 @@ static int start_workers(struct pipeline *pipeline)
         ERR_TRY(encoder_open(&pipeline->encoders[i], pipeline->options->tokenizer));
     for (; pipeline->num_started < pipeline->num_threads; pipeline->num_started++)
         if (pthread_create(&pipeline->threads[pipeline->num_started], NULL, work, pipeline) != 0)
-            return report_error(ERR_MEMORY, "ask for fewer --threads", "no thread to encode with");
+            return report_error(ERR_MEMORY, "ask for fewer --threads",
+                                "could not start a thread to encode");
     return 0;
 }
 

@@ -100,8 +100,8 @@ static int add_source(struct data *data, const char *name, const char *path, uin
     ERR_TRY(check_alike(data, header, path, source->hash));
     if (source->num_samples == 0)
         return report_error(ERR_INVALID, "use more text or a smaller training.seq_len",
-                            "%s: %llu tokens make no sample of training.seq_len %u + 1", path,
-                            (unsigned long long)header->num_tokens, data->info.seq_len);
+                            "%s: %llu tokens are too few for one sample of training.seq_len %u + 1",
+                            path, (unsigned long long)header->num_tokens, data->info.seq_len);
     if (!order_init(&data->orders[at], seed, source->num_samples))
         return report_error(ERR_INVALID, NULL, "%s: too many samples", path);
     data->weights[at] = weight;
@@ -315,7 +315,7 @@ static int keep_left_out(struct data_place *place, const struct data_source *sou
     if (draws == 0)
         return 0;
     if (place->num_sources == DATA_SOURCES_MAX)
-        return report_error(ERR_INVALID, "go on with fewer sources, or give job.run another name",
+        return report_error(ERR_INVALID, "use fewer sources, or give job.run another name",
                             "the run has had more than %u sources", DATA_SOURCES_MAX);
     struct data_source *kept = &place->sources[place->num_sources++];
     *kept = *source;

@@ -102,7 +102,7 @@ int data_state_read(struct data_place *out, uint64_t *out_tokens, const json_t *
     }
     if (total == 0 || total > UINT32_MAX * (uint64_t)DATA_WEIGHT_UNIT || out->seq_len == 0 ||
         out->start > next_sample)
-        return report_error(ERR_CORRUPT, "look with ckpt-cli show",
-                            "the checkpoint's place in the data does not fit together");
+        return report_error(ERR_CORRUPT, "inspect it with ckpt-cli show",
+                            "the checkpoint's data position is inconsistent");
     return 0;
 }

@@ -33,7 +33,7 @@ static void *thread_main(void *user)
     for (uint32_t i = 0; i < proof->num && rc == 0; i++)
         rc = tokens_file_verify(proof->files[i], &(struct tokens_watch){go_on, proof});
     if (rc == 0)
-        log_info("data", "%u tokens file%s of format 1 %s verified whole", proof->num,
+        log_info("data", "%u tokens file%s of format 1 %s verified in full", proof->num,
                  proof->num == 1 ? "" : "s", proof->num == 1 ? "is" : "are");
     if (rc != 0)
         report_keep(&proof->text);

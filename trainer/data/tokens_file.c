@@ -63,7 +63,7 @@ static int check_header(const struct tokens_header *header, const char *path, ui
     if (header->header_bytes != sizeof *header ||
         (header->token_bytes != 2 && header->token_bytes != 4) || header->vocab == 0 ||
         header->vocab > TOKENS_VOCAB_MAX || (header->token_bytes == 2 && header->vocab > 65536))
-        return bad_file(path, "the header's fields do not fit");
+        return bad_file(path, "the header's fields are inconsistent");
     if (strspn(header->tokenizer_hash, "0123456789abcdef") < sizeof header->tokenizer_hash)
         return bad_file(path, "the tokenizer's hash is not hexadecimal");
     if (header->num_tokens == 0)
@@ -107,7 +107,7 @@ static int read_header(struct tokens_file *file)
 {
     struct stat status;
     if (fstat(file->fd, &status) != 0)
-        return report_errno(ERR_IO, "could not look at the tokens file", file->path);
+        return report_errno(ERR_IO, "could not read the attributes of the tokens file", file->path);
     if (!S_ISREG(status.st_mode) || status.st_size < (off_t)sizeof file->header)
         return bad_file(file->path, "not a tokens file");
     ERR_TRY(read_all(file->fd, &file->header, sizeof file->header, 0, file->path));
@@ -273,7 +273,7 @@ static int prove_blocks(const struct tokens_file *file, struct proof *proof,
         checksum_stream_add(proof->masks, proof->block->masked, sizeof proof->block->masked);
         if (watch != NULL && watch->go_on != NULL &&
             !watch->go_on(watch->user, i * TOKENS_BLOCK * header->token_bytes, total))
-            return report_error(ERR_ABORTED, NULL, "the check of %s was ended", file->path);
+            return report_error(ERR_ABORTED, NULL, "the check of %s was stopped", file->path);
     }
     return 0;
 }

@@ -352,8 +352,8 @@ static int count_tokens(struct parallel *p, const struct step_input *input)
     if (counted == 0 && p->run.failure == 0 && p->plan->mesh.world->rank == 0 &&
         !p->run.has_warned_of_masks) {
         log_warn("data",
-                 "step %" PRId64 " has no token that counts: the mask leaves all out, and its "
-                 "gradient is 0; later such steps are not named",
+                 "step %" PRId64 " has no token to train on: the mask excludes all, and its "
+                 "gradient is 0; later such steps are not logged",
                  input->step);
         p->run.has_warned_of_masks = true;
     }
@@ -433,7 +433,7 @@ int parallel_logits(struct parallel *p, struct ahead *ahead, uint64_t first_samp
         p->plan->cut.loss_chunks > 1)
         return report_error(ERR_INVALID, "run it without a pipeline, with one block or chunk each",
                             "debug.logits_file: pp %u, canonical.cp_blocks %u, tp_blocks %u and "
-                            "loss_chunks %u cut the logits",
+                            "loss_chunks %u split the logits",
                             stages, p->plan->cut.cp_blocks, p->plan->cut.tp_blocks,
                             p->plan->cut.loss_chunks);
     if (p->plan->mesh.world->rank == 0) {

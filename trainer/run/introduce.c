@@ -69,7 +69,7 @@ static void warn_of_filter(const struct rank *r)
 {
     char part[MODEL_PART_BYTES];
     if (r->config->is_float8 && model_names_nothing(part, r->table, r->config->float8_filter))
-        log_warn("config", "quantize.linear.float8.filter_fqns: \"%s\" is in the name of no module",
+        log_warn("config", "quantize.linear.float8.filter_fqns: no module's name contains \"%s\"",
                  part);
 }
 

@@ -53,8 +53,8 @@ static int add_step(struct reader *reader, struct text_step step, const char *fr
 {
     struct tokenizer *out = reader->out;
     if (out->marks_early || out->num_steps == STEPS_MAX)
-        return hf_refuse_part(reader,
-                              "behind Prepend and Replace, or 16 others: a further normalizer", to);
+        return hf_refuse_part(reader, "after Prepend and Replace, or 16 others: another normalizer",
+                              to);
     struct text_step *added = &out->steps[out->num_steps++];
     *added = step;
     added->from = strdup(from);
@@ -73,7 +73,7 @@ static int read_charsmap(struct reader *reader, const json_t *part)
     if (rules == NULL)
         return tokenizer_no_memory();
     size_t bytes = vocab_base64_decode(rules, json_string_value(map), length);
-    int result = bytes == 0 ? hf_bad(reader, "normalizer Precompiled is no base64")
+    int result = bytes == 0 ? hf_bad(reader, "normalizer Precompiled is not base64")
                             : normalizer_open(&reader->out->steps[reader->out->num_steps - 1].rules,
                                               reader->name, rules, bytes, false);
     free(rules);
@@ -139,14 +139,14 @@ static int read_byte_level(struct reader *reader, const json_t *part)
     reader->is_byte_level = true;
     if (json_is_true(json_object_get(part, "add_prefix_space"))) {
         if (is_split)
-            return hf_refuse_part(reader, "behind a Split: ByteLevel.add_prefix_space", "true");
+            return hf_refuse_part(reader, "after a Split: ByteLevel.add_prefix_space", "true");
         reader->out->prefix = PREFIX_ALWAYS;
         strcpy(reader->out->prefix_text, " ");
     }
     if (use_regex != NULL && !json_is_true(use_regex))
         return 0;
     if (is_split)
-        return hf_refuse_part(reader, "behind a Split: ByteLevel.use_regex", "true");
+        return hf_refuse_part(reader, "after a Split: ByteLevel.use_regex", "true");
     reader->out->pieces = PIECES_EXPRESSION;
     reader->out->expression = SPLIT_GPT2;
     return 0;
@@ -180,7 +180,7 @@ static int read_metaspace(struct reader *reader, const json_t *part)
     struct tokenizer *out = reader->out;
     ERR_TRY(hf_expect(reader, part, "Metaspace", expected));
     if (out->marks_early || out->marks_spaces)
-        return hf_refuse_part(reader, "behind a normalizer or another one: pre_tokenizer",
+        return hf_refuse_part(reader, "after a normalizer or another one: pre_tokenizer",
                               "Metaspace");
     enum prefix prefix = PREFIX_NONE;
     while (prefix <= PREFIX_FIRST && strcmp(schemes[prefix], scheme) != 0)
@@ -202,7 +202,7 @@ static int read_whitespace_split(struct reader *reader, const json_t *part)
 {
     (void)part;
     if (reader->out->marks_spaces || reader->out->pieces == PIECES_EXPRESSION)
-        return hf_refuse_part(reader, "behind another one: pre_tokenizer", "WhitespaceSplit");
+        return hf_refuse_part(reader, "after another one: pre_tokenizer", "WhitespaceSplit");
     reader->out->splits_white = true;
     return 0;
 }
@@ -388,8 +388,7 @@ static int read_root(struct reader *reader, const json_t *root)
         read_part(reader, json_object_get(root, "pre_tokenizer"), "pre_tokenizer", pre_tokenizers));
     if (reader->out->splits_white &&
         (reader->is_byte_level || reader->out->pieces == PIECES_EXPRESSION))
-        return hf_refuse_part(reader, "behind WhitespaceSplit: pre_tokenizer",
-                              "ByteLevel or Split");
+        return hf_refuse_part(reader, "after WhitespaceSplit: pre_tokenizer", "ByteLevel or Split");
     ERR_TRY(read_part(reader, json_object_get(root, "decoder"), "decoder", decoders));
     ERR_TRY(hf_read_model(reader, json_object_get(root, "model")));
     ERR_TRY(read_added(reader, json_object_get(root, "added_tokens")));

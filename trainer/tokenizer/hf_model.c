@@ -217,7 +217,7 @@ static int find_unknown(struct reader *reader, const json_t *model)
     if (json_is_true(json_object_get(model, "byte_fallback")))
         return tokenizer_find_byte_names(out, reader->name);
     if (id < 0 || id >= (json_int_t)out->vocab.num_tokens)
-        return hf_bad(reader, "model.unk_id is no piece, and model.byte_fallback is not set");
+        return hf_bad(reader, "model.unk_id is not a piece, and model.byte_fallback is not set");
     if (vocab_find(&out->vocab, META_SPACE, META_SPACE_BYTES) == VOCAB_NONE)
         return hf_refuse_part(reader, "without model.byte_fallback: a model.vocab that lacks",
                               META_SPACE);

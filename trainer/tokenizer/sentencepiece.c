@@ -72,11 +72,11 @@ static int add_pieces(struct reader *reader, const Sentencepiece__Model *model)
         const Sentencepiece__Piece *from = model->pieces[id];
         const ProtobufCBinaryData *text = &from->piece;
         if (from->type < NORMAL || from->type >= NUM_TYPES)
-            return bad(reader, "a piece has a type that is none");
+            return bad(reader, "a piece has an unknown type");
         if (text->len == 0 || text->len > TOKEN_BYTES_MAX ||
             !is_utf8((const char *)text->data, text->len) || !isfinite(from->score))
             return bad(reader,
-                       "a piece is empty, over 4096 bytes long or no text, or has no score");
+                       "a piece is empty, over 4096 bytes long or not UTF-8, or has no score");
         int result = vocab_add(&reader->out->vocab, text->data, text->len);
         if (result == ERR_EXISTS)
             return bad(reader, "two pieces have the same text");
@@ -98,7 +98,7 @@ static int check_settings(const struct reader *reader, const Sentencepiece__Mode
     const Sentencepiece__Normalizer *back = model->denormalizer_spec;
     char value[24];
     if (trainer == NULL || model->normalizer_spec == NULL)
-        return bad(reader, "it has no trainer_spec or no normalizer_spec: it was cut");
+        return bad(reader, "it has no trainer_spec or no normalizer_spec: the file is cut off");
     int32_t type = trainer->model_type;
     snprintf(value, sizeof value, "%d", type);
     if (type != UNIGRAM && type != BPE)
@@ -135,8 +135,8 @@ static int check_characters(const struct reader *reader, uint32_t id)
         if (found == VOCAB_NONE ||
             (reader->pieces[found].type != NORMAL && reader->pieces[found].type != USER_DEFINED))
             return report_error(ERR_INVALID, NULL,
-                                "%s: piece %u, \"%.*s\", has the character \"%.*s\", which is no "
-                                "piece: that is not supported",
+                                "%s: piece %u, \"%.*s\", has the character \"%.*s\", which is not "
+                                "a piece: that is not supported",
                                 reader->name, id, (int)bytes, text, (int)length, text + at);
     }
     return 0;

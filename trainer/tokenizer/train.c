@@ -190,7 +190,7 @@ static int learn_words(struct learner *learner, const char *const *paths, uint32
         if (result == 0 && texts[i].bytes > 0 &&
             memchr(texts[i].data, '\0', texts[i].bytes) != NULL)
             result = report_error(ERR_INVALID, "unpack it, or convert it to UTF-8",
-                                  "%s has zero bytes: it is no text", paths[i]);
+                                  "%s has zero bytes: it is not text", paths[i]);
     }
     for (uint32_t i = 0; result == 0 && i < num_paths; i++)
         result = split_run(split, texts[i].data, texts[i].bytes, count_piece, learner);
