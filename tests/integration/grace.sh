@@ -50,7 +50,7 @@ held short 8 --training.grace_seconds 1
 check "a save to a slow disk becomes durable" wait_for 60 is_stored short@5
 ends_by TERM 75 "SIGTERM with less time than that save took ends with 75"
 check "no save is begun, and the step at hand is not made" \
-    says short "step 7 is not saved: [01]\.[0-9] s are left to end in, and the longest save took"
+    says short "step 7 is not saved: [01]\.[0-9] s are left until the deadline, and the longest"
 check "the last line names the newest durable step" \
     last_line short "stopped after step 7; step 5 is the newest durable one"
 took=$(sed -nE 's/.*step 5 is durable .* at most ([0-9]+)\.[0-9]+ s after.*/\1/p' "$tmp/short.log")
@@ -86,6 +86,6 @@ export_to=(--checkpoint.last_save_in_hf --checkpoint.export_folder "$tmp/exporte
 held exported 18 --training.steps 18 --training.grace_seconds 60 "${export_to[@]}"
 ends_by TERM 0 "SIGTERM within a run's last step ends with 0"
 check "the step is saved" is_stored exported@18
-check "and not exported" says exported "the weights of step 18 are not exported in the time"
+check "and not exported" says exported "the weights of step 18 are not exported before the deadline"
 check "which the next start does" train exported --training.steps 18 "${export_to[@]}"
 check "into the folder" test -f "$tmp/exported/config.json"

@@ -211,7 +211,7 @@ def keeps(bed):
     _, said = bed.train("long", "--checkpoint.interval", "1", "--training.steps", 10 ** 6,
                         "--debug.stop_after_step", 2)
     full = re.search(r"warn checkpoint: ckptd's disk has room for (\d+) saves, .* with one each 1 "
-                     r"steps .* it is full after step (\d+); retention.keep_last of ckptd", said)
+                     r"steps .* is full after step (\d+); set retention.keep_last of ckptd", said)
     test("a trainer says after which step the disk is full, and which key ends that",
          full and full[1] == full[2] and int(full[1]) < 10 ** 6, said)
     _, said = bed.train("timed", "--checkpoint.interval", 3600, "--checkpoint.interval_type",

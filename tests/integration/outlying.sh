@@ -48,11 +48,11 @@ out=$(sed -nE 's/.*"step": ([0-9]+), .*"outlying": .*/\1/p' "$tmp/warned.jsonl" 
 [ "${out:-0}" -gt 20 ] || give_up "no step is out of line behind step 20" "$tmp/warned.log"
 first=$(((out - 1) * 6))
 check "the step of the noise is said, with how far it is from the others" says warned \
-    "warn train: step $out is out of line: its (loss|gradient norm) .* deviations above the median"
+    "warn train: step $out is an outlier: its (loss|gradient norm) .* deviations above the median"
 check_exit 1 "it updates the weights: the run is not one that leaves it out" eval \
     'train skipped skip && same warned skipped'
 check "with skip its update is left out" says skipped \
-    "step $out updates nothing \(1 in a row, 1 of this start\): its (loss|gradient norm) "
+    "the update of step $out is skipped \(1 in a row, 1 of this start\): its (loss|gradient norm) "
 check "its samples count as read, and it is in the lines of JSON" grep -q \
     "\"step\": $out, .*\"first_sample\": $first, " "$tmp/skipped.jsonl"
 check "which have the numbers" grep -qE \
@@ -72,7 +72,7 @@ check "every bit is that of the run that was left alone" same skipped killed
 # ---- taken back ----
 check_exit 0 "with roll_back a run ends with 0" train taken roll_back --training.roll_back_times 9
 check "the step is taken back, with its samples" says taken \
-    "step $out is taken back \(1 of 9 times\), .* without samples $first to $((first + 5)): its "
+    "step $out is rolled back \(1 of 9 times\), .* without samples $first to $((first + 5)): its "
 train without off --training.steps $((out - 1)) --lr_scheduler.total_steps "$steps"
 check_exit 0 "a run that never had the samples ends with 0" train without off \
     --checkpoint.load_step $((out - 1)) --checkpoint.skip_samples 6

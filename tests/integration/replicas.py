@@ -131,12 +131,12 @@ def found_and_gone_on_from_the_last_good_one(world, right):
     test("each replica's state is in memory once", places == 2, places)
     test("a run whose replicas differ in one bit ends with 75", code == 75, (code, run.said()))
     test("it names the tensor, the ranks and the element", re.search(
-        r"replicas have come apart, nothing more is saved: (exp_avg of )?"
+        r"replicas differ, nothing more is saved: (exp_avg of )?"
         r"layers\.0\.feed_forward\.w1\.weight is not the same on rank [01] and rank [01]; "
         r".*; the first element that differs is \[0, 0\]", run.said()), run.said())
     health = world.cli("health", *world.where)
     test("ckptd's health tells of it until the run commits", health[0] == 69 and
-         "run apart: 1 save in a row failed at the client: replicas have come apart" in health[2],
+         "run apart: 1 save in a row failed at the client: replicas differ" in health[2],
          health)
     test("nothing of that state is saved", run.steps() == [SAVED], run.steps())
     run.start()

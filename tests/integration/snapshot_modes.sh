@@ -138,8 +138,9 @@ check_equal "busy, wait: every step is saved" "$(saved waits)" "1 2 3 4 5 6"
 check "busy, skip: it ends with 0" busy skips 1000000 12
 check "busy, skip: a save was left out" says skips "step [0-9]+ was not saved.*images of rank"
 check "busy, replace: it ends with 0" busy replaces 1000000 12 --checkpoint.when_busy replace
-check "busy, replace: a save made way" says replaces "step [0-9]+ makes way for step [0-9]+"
-later=$(sed -nE 's/.*makes way for step ([0-9]+),.*/\1/p' "$tmp/replaces.log" | head -n 1)
+check "busy, replace: a save made way" says replaces \
+    "the save of step [0-9]+ is discarded for that of step [0-9]+"
+later=$(sed -nE 's/.* for that of step ([0-9]+),.*/\1/p' "$tmp/replaces.log" | head -n 1)
 check "busy, replace: the later one takes its place" says replaces "step $later is accepted"
 check_equal "busy, replace: no save counts as failed" \
     "$(grep -c "did not become durable" "$tmp/replaces.log")" 0

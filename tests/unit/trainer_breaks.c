@@ -34,11 +34,11 @@ TEST(test_breaks__steps_are_skipped_until_too_many_in_a_row)
     assert_int_equal(breaks_classify(&b, &finite), STEP_USUAL);
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
     assert_non_null(strstr(report_line(), "diverged in step 8: loss 2, gradient norm inf, first on "
-                                          "rank 0, stage 0: the weights of norm.weight (2 tensors "
-                                          "have such)"));
+                                          "rank 0, stage 0: the weights of norm.weight (2 such "
+                                          "tensors)"));
     b.has_updated = false;
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
-    assert_non_null(strstr(report_line(), "the weights that were loaded are not finite"));
+    assert_non_null(strstr(report_line(), "the loaded weights are not finite"));
     config = (struct config){.nonfinite = NONFINITE_ROLL_BACK,
                              .roll_back_times = 2,
                              .micro_batches = 6,
@@ -107,8 +107,8 @@ TEST(test_outliers__a_step_far_above_the_median_is_one_and_does_not_count_itself
     assert_true(fabs(b.outlier.median - 2.35) < 1e-9);
     assert_int_equal(breaks_classify(&b, &p), STEP_OUTLYING);
     assert_int_equal(breaks_decide_outlier(&b, &p), ERR_INVALID); /* the third in a row */
-    assert_non_null(strstr(report_line(), "training.outlying = skip does not help any more: step "
-                                          "21 is out of line again: its loss 4.15"));
+    assert_non_null(strstr(report_line(), "training.outlying = skip does not help: step "
+                                          "21 is an outlier again: its loss 4.15"));
     p.loss = 2.35 + 5.9 * 1.4826 * 0.2;
     assert_int_equal(breaks_classify(&b, &p), STEP_USUAL);
     assert_int_equal(b.in_row, 0);

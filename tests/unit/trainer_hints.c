@@ -83,12 +83,12 @@ TEST(test_hints__leaves_are_to_be_added_on_a_machine_before_they_leave_it)
     facts.ranks_on_machine = 4;
     facts.sums_leaves = true;
     facts.leaves = 16;
-    want_words(hint_of(&facts, id), "on 4 machines: 4 times what");
-    want_words(hint_of(&facts, id), "of the network; canonical.groups = 4 adds");
+    want_words(hint_of(&facts, id), "on 4 machines: 4 times the");
+    want_words(hint_of(&facts, id), "one sum per machine; canonical.groups = 4 sums");
     other = facts, other.degree[AXIS_REPLICATE] = 8, other.degree[AXIS_SHARD] = 2;
     want_words(hint_of(&other, id), "replicate_degree = 4 with canonical.groups = 4");
     other = facts, other.degree[AXIS_PP] = 2, other.degree[AXIS_TP] = 2;
-    want_words(hint_of(&other, id), "on 2 machines: 2 times what");
+    want_words(hint_of(&other, id), "on 2 machines: 2 times the");
     other = facts, other.sums_leaves = false;
     assert_null(hint_of(&other, id));
     other = facts, other.ranks_on_machine = 16;
@@ -107,13 +107,13 @@ TEST(test_hints__a_size_that_is_no_multiple_gets_the_nearest)
         uint32_t dim, hidden, vocab;
         const char *words;
     } cases[] = {
-        {4096, 14336, 50257, "model.vocab_size = 50257 is no multiple of 128, 50304 is"},
+        {4096, 14336, 50257, "model.vocab_size = 50257 is not a multiple of 128, 50304 is"},
         {4096, 14336, 128257, "128384 is"}, /* up only: the existing memory has to fit */
-        {4096, 11000, 32000, "model.hidden_dim = 11000 is no multiple of 128, 11008 is"},
+        {4096, 11000, 32000, "model.hidden_dim = 11000 is not a multiple of 128, 11008 is"},
         {4096, 11100, 32000, "11136 is"},
         {4096, 11030, 32000, "11008 is"},
-        {2050, 5632, 32000, "model.dim = 2050 is no multiple of 64, 2048 is"},
-        {1001, 5632, 32000, "model.dim = 1001 is no multiple of 8, 1000 is"},
+        {2050, 5632, 32000, "model.dim = 2050 is not a multiple of 64, 2048 is"},
+        {1001, 5632, 32000, "model.dim = 1001 is not a multiple of 8, 1000 is"},
         {1001, 5632, 50257, "model.vocab_size = 50257"}, /* the second of two */
         {2880, 5632, 32000, NULL},                       /* 45 x 64; 128 is more than a 32nd */
         {250, 100, 255, NULL},                           /* too small to matter */

@@ -157,10 +157,10 @@ TEST(test_partial__a_tensor_of_another_form_is_refused_by_name)
     strcpy(bed.config.partial_fresh, "output");
     assert_int_equal(choose(&bed), 0);
     strcpy(bed.config.partial_fresh, "output,head");
-    refused(&bed, ERR_INVALID, "\"head\" is in the name of no tensor");
+    refused(&bed, ERR_INVALID, "no tensor's name contains \"head\"");
     strcpy(bed.config.partial_fresh, "weight");
     memset(bed.partial.rows, 0, TENSORS_MAX * sizeof(*bed.partial.rows));
-    refused(&bed, ERR_MISMATCH, "nothing of run source, step 7");
+    refused(&bed, ERR_MISMATCH, "no tensor of run source, step 7");
     close_bed(&bed);
 }
 
@@ -199,7 +199,7 @@ TEST(test_partial__the_key_is_named_where_it_would_help)
     assert_int_equal(partial_check_shape(&bed.config, &wider, &small, "source", "do this"),
                      ERR_MISMATCH);
     assert_non_null(strstr(report_message(), "vocab = 10, this configuration 16"));
-    assert_non_null(strstr(report_hint(), "do this, or take what fits: set checkpoint.partial"));
+    assert_non_null(strstr(report_hint(), "do this, or load what fits: set checkpoint.partial"));
     bed.config.partial = true;
     assert_int_equal(partial_check_shape(&bed.config, &wider, &small, "source", "do this"), 0);
     wider.norm_eps = 1e-6;

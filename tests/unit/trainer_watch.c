@@ -261,7 +261,7 @@ TEST(test_watch__the_blame_of_the_only_leaf_is_the_steps_own)
         assert_true(blame.has_norm);
         assert_true(blame.norm.value == blamed_step.grad_norm && blame.norm.value > 0);
         assert_true(blame.loss.value == blamed_step.loss && blame.loss.value == blame.loss.median);
-        want_in(printed, "no module is out of line");
+        want_in(printed, "no module is an outlier");
     }
     free_outcomes(outcome);
 }
@@ -304,7 +304,7 @@ TEST(test_watch__a_leaf_out_of_line_is_blamed_with_the_same_bits_on_every_mesh)
         weight_of(outcome, "tok_embeddings.weight")[(size_t)token * shape.dim + i] *= 4096;
     for (size_t i = 0; i < sizeof(blame_places) / sizeof(blame_places[0]); i++) {
         struct step_blame blame = blame_on(outcome, blame_places[i], of, printed);
-        const char *at = want_in(printed, "farthest out of line: ");
+        const char *at = want_in(printed, "largest outlier: ");
         want_in(at, settings(", leaf %u, reaches ", leaf));
         first = i == 0 ? blame : first;
         want_same_leaf(blame.loss, first.loss);
@@ -326,7 +326,7 @@ TEST(test_watch__a_step_that_is_blamed_goes_on_behind_its_first_broken_number)
         weights[i] = 3e38f;
     struct step_blame blame = blame_on(outcome, (struct place){1, 2, 1, 2, 0, 0}, "", printed);
     want_in(printed, "replay: step 2: output of layers.0.feed_forward.w3 has ");
-    assert_null(strstr(printed, "out of line"));
+    assert_null(strstr(printed, "outlier"));
     assert_false(isfinite(blame.norm.value));
     free_outcomes(outcome);
 }

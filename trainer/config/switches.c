@@ -73,10 +73,11 @@ static double lead_of(struct switches *switches, double save_seconds)
     switches->longest_lap = lap > switches->longest_lap ? lap : switches->longest_lap;
     double lead = LEAD_FACTOR * (switches->longest_lap + save_seconds);
     if (save_seconds > 0 && lead > LEAD_FACTOR * switches->said_lead) {
-        log_info("train",
-                 "a stop takes up to %.1f s, twice the longest step of %.2f s and save of %.2f s: "
-                 "whoever signals this run at a limit should do so earlier than that",
-                 lead, switches->longest_lap, save_seconds);
+        log_info(
+            "train",
+            "a stop takes up to %.1f s, twice the longest step of %.2f s and save of %.2f s: to "
+            "stop this run before a time limit, send the signal at least that long before it",
+            lead, switches->longest_lap, save_seconds);
         switches->said_lead = lead;
     }
     return lead;
@@ -101,11 +102,11 @@ unsigned switches_poll(struct switches *switches, double save_seconds)
     if (take_save_switch(switches) || interval_is_over(switches))
         seen |= SWITCH_SAVE;
     if (switches_is_killed(switches->config)) {
-        log_warn("train", "the kill switch %s is there", switches->config->kill_switch);
+        log_warn("train", "the kill switch %s exists", switches->config->kill_switch);
         seen |= SWITCH_KILL;
     }
     if (duration_is_over(switches)) {
-        log_info("train", "training.exit_duration_in_mins = %g are over",
+        log_info("train", "training.exit_duration_in_mins = %g have passed",
                  switches->config->exit_minutes);
         seen |= SWITCH_DURATION;
     }
@@ -124,12 +125,12 @@ bool switches_memory_is_short(struct switches *switches)
     double available = (double)memory_check_available(switches->root) / gib;
     if (most > 0 && own >= most)
         log_warn("train",
-                 "%.2f GiB of memory are this process's own: training.exit_memory_gib = %g", own,
+                 "this process has %.2f GiB of private memory: training.exit_memory_gib = %g", own,
                  most);
     else if (least > 0 && available <= least)
         log_warn("train",
-                 "%.2f GiB of memory are left here: training.exit_free_memory_gib = %g; this "
-                 "process has %.2f GiB of its own",
+                 "this host has %.2f GiB of memory left: training.exit_free_memory_gib = %g; this "
+                 "process has %.2f GiB of private memory",
                  available, least, own);
     else
         return false;

@@ -32,7 +32,7 @@ enum step_kind breaks_classify(struct breaks *b, struct progress *p)
     if (is_outlier && b->config->outlying != OUTLYING_WARN)
         return STEP_OUTLYING;
     if (is_outlier && b->rank == 0)
-        log_warn("train", "step %" PRId64 " is out of line: %s", p->step,
+        log_warn("train", "step %" PRId64 " is an outlier: %s", p->step,
                  describe_outlier(why, &b->outlier));
     outliers_add(&p->outliers, b->config, p->loss, p->grad_norm);
     b->in_row = 0;
@@ -47,13 +47,12 @@ static const char *describe_break(char out[200], const struct breaks *b, const s
     uint64_t leaves = trainer_config_leaves(b->config, p->step - 1);
     uint64_t first = p->next_sample - (leaves - at->leaf) * batch;
     if (at->is_weight)
-        snprintf(out, 200, "the weights of %s (%u tensors have such)", at->tensor, at->num_tensors);
+        snprintf(out, 200, "the weights of %s (%u such tensors)", at->tensor, at->num_tensors);
     else if (at->is_loss)
         snprintf(out, 200, "the loss of leaf %u, samples %" PRIu64 " to %" PRIu64, at->leaf, first,
                  first + batch - 1);
     else if (at->tensor[0] != 0)
-        snprintf(out, 200, "the gradient of %s (%u tensors have such)", at->tensor,
-                 at->num_tensors);
+        snprintf(out, 200, "the gradient of %s (%u such tensors)", at->tensor, at->num_tensors);
     else
         snprintf(out, 200, "no gradient that a rank holds");
     return out;
@@ -74,11 +73,10 @@ static int end_run(const struct breaks *b, const struct progress *p, const struc
                    const char *why)
 {
     bool is_loaded = at->is_weight && !b->has_updated;
-    const char *hint = is_loaded ? "load another checkpoint, or import a model that is whole"
+    const char *hint = is_loaded ? "load another checkpoint, or import an undamaged model"
                                  : "lower optimizer.lr, or resume from an older checkpoint";
     report_error(ERR_INVALID, hint, "%s in step %" PRId64 ": %s",
-                 is_loaded ? "the weights that were loaded are not finite, seen"
-                           : "training diverged",
+                 is_loaded ? "the loaded weights are not finite, seen" : "training diverged",
                  p->step, why);
     if (b->rank != 0)
         report_clear();
@@ -92,8 +90,8 @@ static int roll_back(struct breaks *b, const struct progress *p, const char *why
     b->bad = (struct jump){p->next_sample - samples, samples};
     if (b->rank == 0)
         log_warn("train",
-                 "step %" PRId64 " is taken back (%u of %" PRId64
-                 " times), and made again without samples %" PRIu64 " to %" PRIu64 ": %s",
+                 "step %" PRId64 " is rolled back (%u of %" PRId64
+                 " times), and repeated without samples %" PRIu64 " to %" PRIu64 ": %s",
                  p->step, p->jumps.num + 1, b->config->roll_back_times, b->bad.first,
                  p->next_sample - 1, why);
     return 0;
@@ -112,7 +110,7 @@ static bool skip(struct breaks *b, const struct progress *p, const char *why)
     b->skips++;
     if (b->rank == 0)
         log_warn("train",
-                 "step %" PRId64 " updates nothing (%" PRId64 " in a row, %" PRId64
+                 "the update of step %" PRId64 " is skipped (%" PRId64 " in a row, %" PRId64
                  " of this start): %s",
                  p->step, b->in_row, b->skips, why);
     return true;
@@ -124,7 +122,7 @@ int breaks_decide_outlier(struct breaks *b, struct progress *p)
     describe_outlier(why, &b->outlier);
     if (p->step == b->config->replay_step) {
         if (b->rank == 0)
-            log_warn("replay", "step %" PRId64 " is out of line: %s", p->step, why);
+            log_warn("replay", "step %" PRId64 " is an outlier: %s", p->step, why);
         return 0;
     }
     if (b->config->outlying == OUTLYING_ROLL_BACK && may_roll_back(b, p))
@@ -136,8 +134,7 @@ int breaks_decide_outlier(struct breaks *b, struct progress *p)
     report_error(ERR_INVALID,
                  "lower optimizer.lr, raise training.outlying_deviations, or resume from an older "
                  "checkpoint",
-                 "training.outlying = %s does not help any more: step %" PRId64
-                 " is out of line again: %s",
+                 "training.outlying = %s does not help: step %" PRId64 " is an outlier again: %s",
                  b->config->text.outlying, p->step, why);
     if (b->rank != 0)
         report_clear();

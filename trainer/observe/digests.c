@@ -107,7 +107,7 @@ int64_t digests_compare(struct digests *d, const struct progress *p, uint64_t sa
                  " have other tokens than attempt %" PRIu64 " had (digest %016" PRIx64
                  ", now %016" PRIx64
                  "): the data were changed, and the run's losses from here on are not those of an "
-                 "undisturbed run; later such steps are told in metrics.jsonl_file alone",
+                 "undisturbed run; later such steps are named in metrics.jsonl_file only",
                  p->step, p->next_sample - samples, p->next_sample - 1, then->attempt, then->digest,
                  p->tokens_digest);
     d->has_warned = true;

@@ -70,7 +70,7 @@ static void end_line(struct jsonl *j, json_t *line)
     if (is_written)
         return;
     report_errno(ERR_IO, "could not write metrics.jsonl_file", j->config->jsonl_file);
-    log_warn("train", "%s; it ends here", report_line());
+    log_warn("train", "%s; nothing more is written to it", report_line());
     j->is_broken = true;
 }
 
@@ -95,7 +95,7 @@ void jsonl_start(struct jsonl *j, const struct snapshot_times *times, int64_t st
         write_history(j, history);
     j->is_new = false;
     if (digests_read(&j->digests, j->config->jsonl_file, j->config->run, step) != 0)
-        log_warn("data", "%s; steps are made again without a comparison", report_line());
+        log_warn("data", "%s; repeated steps are not compared with it", report_line());
     if (j->is_broken)
         return;
     j->attempt = times->attempt;

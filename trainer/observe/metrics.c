@@ -188,9 +188,10 @@ void metrics_straggler(struct metrics *m, int64_t step, const struct straggler *
     if (late->num_late > 1)
         snprintf(more, sizeof(more), " (and %u more there)", late->num_late - 1);
     log_warn("train",
-             "step %" PRId64 ": rank %u on %s%s holds the others up: it waited %.1f%% of its time "
-             "for other ranks, the others of its stage %.1f%% (metrics.straggler_percent = %g): "
-             "see that host's clocks, heat and load (trainer --preflight)",
+             "step %" PRId64
+             ": rank %u on %s%s is a straggler: it waited %.1f%% of its time for other ranks, the "
+             "others of its stage %.1f%% (metrics.straggler_percent = %g): check that host's "
+             "clocks, temperature and load (trainer --preflight)",
              step, late->rank, late->host, more, late->percent, late->others,
              m->of.config->straggler_percent);
     jsonl_straggler(m->jsonl, step, late);
@@ -202,7 +203,7 @@ static void flush_loss(struct metrics *m)
     if (fflush(m->loss_file) == 0)
         return;
     report_errno(ERR_IO, "could not write metrics.loss_file", m->of.config->loss_file);
-    log_warn("train", "%s; it ends here", report_line());
+    log_warn("train", "%s; nothing more is written to it", report_line());
     m->loss_is_broken = true;
 }
 
@@ -345,30 +346,32 @@ static void write_textfile(struct metrics *m, const struct progress *p, const st
     const struct config *config = m->of.config;
     double ranks = m->of.num_ranks;
     const struct textfile_value values[] = {
-        {"time_seconds", "When this was written, since 1970.", (double)time(NULL)},
-        {"step", "The last step that was made.", (double)p->step},
-        {"steps", "Of the run (training.steps).", (double)config->steps},
-        {"loss", "Of that step, a mean over its tokens.", p->loss},
-        {"max_loss", "Of its micro-batch with most.", max_loss},
-        {"grad_norm", "Before clipping.", p->grad_norm},
-        {"learning_rate", "Of that step.", schedule_lr(config, p->schedule_update - 1)},
-        {"tokens_total", "Trained on in the run.", (double)p->tokens},
-        {"ranks", "Of this start.", ranks},
-        {"tokens_per_second", "Of all ranks.", s->tps * ranks},
-        {"flops_per_second", "Of a rank.", 1e12 * s->tflops},
-        {"step_seconds", "A step, on average since the step line before.", s->seconds},
-        {"data_wait_seconds", "Of those: rank 0 waited for samples.", s->data_seconds},
+        {"time_seconds", "Time of this file, in seconds since 1970.", (double)time(NULL)},
+        {"step", "The last completed step.", (double)p->step},
+        {"steps", "Steps of the run (training.steps).", (double)config->steps},
+        {"loss", "Loss of that step, a mean over its tokens.", p->loss},
+        {"max_loss", "The largest loss of its micro-batches.", max_loss},
+        {"grad_norm", "Gradient norm before clipping.", p->grad_norm},
+        {"learning_rate", "Learning rate of that step.",
+         schedule_lr(config, p->schedule_update - 1)},
+        {"tokens_total", "Tokens that the run has trained on.", (double)p->tokens},
+        {"ranks", "Ranks of this start.", ranks},
+        {"tokens_per_second", "Tokens per second of all ranks.", s->tps * ranks},
+        {"flops_per_second", "FLOP/s of a rank.", 1e12 * s->tflops},
+        {"step_seconds", "Mean time of a step since the step line before.", s->seconds},
+        {"data_wait_seconds", "Part of step_seconds that rank 0 waited for samples.",
+         s->data_seconds},
         {"save_wait_ratio", "Part of the time that training waited for saves.",
          s->save_share / 100},
-        {"memory_bytes", "Of rank 0, or of its GPU.", memory.gib * (double)(1 << 30)},
-        {"memory_ratio", "Part of what there is.", memory.percent / 100},
-        {"mfu_ratio", "Model FLOPs by the peak of the processor.", s->mfu / 100},
+        {"memory_bytes", "Memory in use by rank 0, or on its GPU.", memory.gib * (double)(1 << 30)},
+        {"memory_ratio", "Part of the available memory.", memory.percent / 100},
+        {"mfu_ratio", "Model FLOP/s divided by the processor's peak.", s->mfu / 100},
     };
     size_t num = sizeof(values) / sizeof(values[0]);
     if (!m->has_textfile || textfile_write(config->prometheus_file, config->run, values,
                                            m->of.peak_tflops > 0 ? num : num - 1) == 0)
         return;
-    log_warn("train", "%s; it ends here", report_line());
+    log_warn("train", "%s; nothing more is written to it", report_line());
     m->has_textfile = false;
 }
 

@@ -58,7 +58,8 @@ static void write_event(struct tensorboard *board, Tensorboard__Event *event)
     fwrite(&of_event, sizeof(of_event), 1, board->file);
     board->is_broken = fflush(board->file) != 0 || ferror(board->file);
     if (board->is_broken)
-        log_warn("train", "could not write %s: %s; it ends here", board->path, strerror(errno));
+        log_warn("train", "could not write %s: %s; nothing more is written to it", board->path,
+                 strerror(errno));
 }
 
 /* ---- */

@@ -145,8 +145,8 @@ static void name_note(const struct parallel *p, uint32_t micro_step, uint32_t no
     const struct blame *b = p->run.blame;
     const struct comm *world = p->plan->mesh.world;
     log_warn("replay",
-             "farthest out of line: %s of %s, leaf %u, reaches %.3g, where those of all leaves "
-             "reach %.3g in the mean (rank %u, stage %u)",
+             "largest outlier: %s of %s, leaf %u, reaches %.3g, the mean of all leaves is %.3g "
+             "(rank %u, stage %u)",
              b->names[note].what, b->names[note].module,
              leaves_at(&p->exchange.leaves, my_data_rank(p->plan), micro_step),
              value_of(b->reach[(size_t)micro_step * b->num_notes + note]),
@@ -184,7 +184,7 @@ static int name_module(struct parallel *p)
     for (uint32_t rank = 1; rank < world->size; rank++)
         first = b->all[rank] > b->all[first] ? rank : first;
     if (b->all[first] <= 0 && world->rank == 0)
-        log_warn("replay", "no module is out of line: all leaves of the step reach alike");
+        log_warn("replay", "no module is an outlier: all leaves of the step reach the same values");
     else if (b->all[first] > 0 && world->rank == first)
         name_note(p, step, most);
     return 0;

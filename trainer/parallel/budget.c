@@ -89,7 +89,7 @@ static int choose_level(struct search *s)
     if (s->bytes > most)
         return report_error(ERR_INVALID, "give more, use more ranks, or a smaller local_batch_size",
                             "activation_checkpoint.memory_budget = %s: rank %u of the pipeline "
-                            "takes %llu bytes where all is computed again",
+                            "takes %llu bytes even with full recomputation",
                             s->config.memory_budget, s->rank, (unsigned long long)s->bytes);
     while (low < high) {
         uint32_t level = low + (high - low) / 2;

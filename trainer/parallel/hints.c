@@ -75,8 +75,8 @@ static void describe_leaves(char *out, const struct hint_facts *f)
         snprintf(mesh, sizeof(mesh), "parallelism.data_parallel_replicate_degree = %u with ",
                  machines);
     snprintf(out, HINT_TEXT_BYTES,
-             "the gradient of each micro-batch goes to its owners on %u machines: %u times what a "
-             "sum of each machine takes of the network; %scanonical.groups = %u adds on a machine "
+             "the gradient of each micro-batch is sent to its owners on %u machines: %u times the "
+             "network traffic of one sum per machine; %scanonical.groups = %u sums on each machine "
              "first (canonical.groups belongs to a run's bits: set it when one begins)",
              machines, f->ranks_on_machine / within, mesh, machines);
 }
@@ -141,7 +141,7 @@ static void describe_sizes(char *out, const struct hint_facts *f)
         uint32_t up = missed->of - value % missed->of, down = value % missed->of;
         uint32_t good = up <= down || sizes[i].must_hold ? value + up : value - down;
         at += (size_t)snprintf(out + at, HINT_TEXT_BYTES - at,
-                               "%s%s = %u is no multiple of %u, %u is the nearest (%s)",
+                               "%s%s = %u is not a multiple of %u, %u is the nearest (%s)",
                                at > 0 ? "; " : "", sizes[i].key, value, missed->of, good,
                                missed->reason);
     }

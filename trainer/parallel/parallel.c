@@ -182,7 +182,7 @@ static int check_sums(const struct parallel *p)
         return 0;
     return report_error(ERR_INVALID,
                         p->plan->config->reduction != REDUCTION_FAST
-                            ? "set training.reduction to fast with it"
+                            ? "set training.reduction to fast as well"
                             : "leave parallelism.zero_stage below 2 and canonical.groups at 1",
                         "training.mixed_precision_reduce = bfloat16: sums in the canonical order "
                         "are float32");
@@ -332,12 +332,12 @@ static int check_device(const struct parallel *p)
     if (sums_by_library(p->plan) && !(p->plan->mesh.world->ops->flags & COMM_SUMS_ON_DEVICE))
         return report_error(ERR_INVALID,
                             "set comm.backend to nccl, or training.reduction to canonical",
-                            "training.reduction = fast between ranks: comm.backend = %s does not "
-                            "add in the memory of the device %s",
+                            "training.reduction = fast between ranks: comm.backend = %s cannot sum "
+                            "in the memory of the device %s",
                             p->plan->mesh.world->ops->name, name);
     if (p->plan->config->comm_backend == BACKEND_MPI)
         return report_error(ERR_INVALID, "use local: ranks as threads on one GPU",
-                            "comm.backend = mpi does not reach the memory of the device %s", name);
+                            "comm.backend = mpi cannot access the memory of the device %s", name);
     return 0;
 }
 

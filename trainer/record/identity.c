@@ -295,8 +295,8 @@ int identity_check(const struct identity *of, const char *own_json,
         if (!is_same && rc == 0)
             log_warn("checkpoint",
                      "the checkpoint was trained on other tokens (%s, now %s, from step %" PRIu64
-                     " on): what is new is read from its beginning, what is left out keeps its "
-                     "place",
+                     " on): new sources are read from their beginning, sources left out keep their "
+                     "position",
                      hash, data_info(of->data)->hash, loaded->info.step + 1);
     }
     json_decref(own);

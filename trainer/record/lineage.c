@@ -110,8 +110,8 @@ static int refuse_newer(const json_t *theirs, const char *key)
 {
     char *is = json_dumps(json_object_get(theirs, key), JSON_ENCODE_ANY);
     int rc = report_error(ERR_MISMATCH,
-                          "go on with a trainer as new as the one that made it; or begin a new "
-                          "order with --checkpoint.new_order",
+                          "use a trainer as new as the one that made it; or begin a new order with "
+                          "--checkpoint.new_order",
                           "the run has %s = %s, which this trainer does not know", key,
                           is != NULL ? is : "?");
     free(is);
@@ -132,8 +132,8 @@ static int begin_order(const struct config *config, const json_t *ours, const js
                  key, was_text, is_text, step);
     else
         rc = report_error(ERR_MISMATCH,
-                          "restore it; or begin a new order with --checkpoint.new_order, which "
-                          "leaves the undisturbed run's bits; or give job.run another name",
+                          "restore it; or begin a new order with --checkpoint.new_order, whose "
+                          "bits are not those of the undisturbed run; or give job.run another name",
                           "the run has %s = %s, this configuration has %s", key, was_text, is_text);
     free(was);
     free(is);
@@ -211,7 +211,7 @@ static bool add_other_samples(json_t *order, const struct config *config,
     json_object_set_new(order, "data.seed", json_integer(config->seed));
     if (is < was)
         log_warn("checkpoint",
-                 "samples from %" PRId64 " on come again from step %" PRIu64
+                 "samples from %" PRId64 " on are read again from step %" PRIu64
                  " on: the run has read %" PRId64 " (checkpoint.exclude_from_loading)",
                  is, from->info.step + 1, was);
     bool are_others = differs(order, "data.next_sample", place, "next_sample") ||
@@ -232,7 +232,7 @@ int lineage_continue(char **out, const struct config *config, const struct ckpt_
     bool are_others = false;
     int rc = 0;
     if (config->numerics > CONFIG_NUMERICS) {
-        rc = report_error(ERR_MISMATCH, "go on with a trainer as new as the one that made it",
+        rc = report_error(ERR_MISMATCH, "use a trainer as new as the one that made it",
                           "the run has " NUMERICS " = %" PRId64 ", this trainer knows 1 to %d",
                           config->numerics, CONFIG_NUMERICS);
     } else if (orders == NULL) {

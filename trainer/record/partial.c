@@ -27,7 +27,7 @@ int partial_check_shape(const struct config *config, const struct model_shape *o
     bool fits = !model_shape_differs(&rest, ours, &bridged);
     if (!model_shape_differs(&difference, ours, theirs) || (fits && config->partial))
         return 0;
-    snprintf(both, sizeof(both), "%s, or take what fits: set checkpoint.partial", hint);
+    snprintf(both, sizeof(both), "%s, or load what fits: set checkpoint.partial", hint);
     if (config->partial) /* name the obstacle */
         difference = rest;
     return report_error(ERR_MISMATCH, fits ? both : hint,
@@ -75,7 +75,7 @@ int partial_choose(struct partial *out, const struct config *config,
     uint64_t taken = 0;
     if (model_names_nothing(part, model, config->partial_fresh))
         return report_error(ERR_INVALID, "give parts of names, as output or layers.3.",
-                            "checkpoint.partial_fresh: \"%s\" is in the name of no tensor", part);
+                            "checkpoint.partial_fresh: no tensor's name contains \"%s\"", part);
     for (uint32_t i = 0; i < model->num_tensors; i++) {
         const struct model_tensor *tensor = &model->tensors[i];
         const struct ckpt_tensor_info *theirs = partial_find(metadata, tensor->name);
@@ -86,7 +86,7 @@ int partial_choose(struct partial *out, const struct config *config,
     return taken > 0 ? 0
                      : report_error(ERR_MISMATCH,
                                     "name another checkpoint.initial_load_path, or leave it out",
-                                    "nothing of run %s, step %" PRIu64 ", is taken",
+                                    "no tensor of run %s, step %" PRIu64 ", can be loaded",
                                     metadata->info.run, metadata->info.step);
 }
 
@@ -205,17 +205,18 @@ static int log_table(const struct partial *p, const struct ckpt_metadata *metada
     size_t bytes;
     FILE *out = memfile_open(&text, &bytes);
     if (out == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for what is taken");
+        return report_error(ERR_MEMORY, NULL, "no memory for the list of loaded tensors");
     partial_print(out, p, metadata);
     bool is_whole = memfile_close(out);
     log_info("checkpoint",
-             "of run %s, step %" PRIu64 ", checkpoint.partial takes:", metadata->info.run,
+             "from run %s, step %" PRIu64 ", checkpoint.partial loads:", metadata->info.run,
              metadata->info.step);
     for (char *line = is_whole ? strtok_r(text, "\n", &rest) : NULL; line != NULL;
          line = strtok_r(NULL, "\n", &rest))
         log_info("checkpoint", "  %s", line);
     free(text);
-    return is_whole ? 0 : report_error(ERR_MEMORY, NULL, "no memory for what is taken");
+    return is_whole ? 0
+                    : report_error(ERR_MEMORY, NULL, "no memory for the list of loaded tensors");
 }
 
 /* ---- means ---- */
@@ -303,7 +304,7 @@ static int take_room(struct partial *out, const struct config *config,
                             .means = calloc(MEANS, model->shape.dim * sizeof(float))};
     return out->rows != NULL && out->means != NULL
                ? 0
-               : report_error(ERR_MEMORY, NULL, "no memory for what is taken of a model");
+               : report_error(ERR_MEMORY, NULL, "no memory for the list of loaded tensors");
 }
 
 int partial_open(struct partial *out, const struct config *config, const struct model_table *model,

@@ -319,7 +319,7 @@ static int check_way_back(const struct rank *r, int64_t newest, bool has_saved)
         return 0;
     int rc = report_error(
         ERR_NOT_FOUND, "lower training.roll_back_steps, or keep more checkpoints",
-        "step %lld cannot be taken back: run %s has no whole checkpoint of a step before %lld",
+        "step %lld cannot be rolled back: run %s has no undamaged checkpoint of a step before %lld",
         (long long)r->progress.step + 1, r->config->run, (long long)r->config->load_below);
     return parallel_agree(r->world, rc);
 }

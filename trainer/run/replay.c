@@ -38,11 +38,11 @@ static void explain(const struct rank *r)
     }
     log_error("replay", "%s",
               config->reduction == REDUCTION_FAST
-                  ? "training.reduction = \"fast\" promises the same bits on no two meshes"
-                  : "what the lines of \"checkpoint\" above say was different when the checkpoint "
-                    "was made explains it: a setting, a library, another version. Where they say "
-                    "nothing, a core, a GPU or memory computes wrong, then or now: make the step "
-                    "again on other hosts, and look with --preflight");
+                  ? "training.reduction = \"fast\" does not promise the same bits on another mesh"
+                  : "see the lines of \"checkpoint\" above for a setting, a library or a version "
+                    "that was different when the checkpoint was made. If there is none, a core, a "
+                    "GPU or memory computed wrong, then or now: repeat the step on other hosts, "
+                    "and check them with --preflight");
 }
 
 int replay_begin(struct rank *r)

@@ -87,7 +87,8 @@ int signals_start(volatile sig_atomic_t *out_stop)
     if (pthread_sigmask(SIG_BLOCK, &watch.others, NULL) != 0 ||
         pthread_sigmask(SIG_BLOCK, &watch.waited_for, NULL) != 0 ||
         pthread_create(&thread, NULL, take_signals, &watch) != 0)
-        return report_error(ERR_BUSY, "allow more threads", "no thread that takes signals");
+        return report_error(ERR_BUSY, "raise the limit of threads (ulimit -u)",
+                            "could not start the thread for signals");
     pthread_setname_np(thread, "signals");
     pthread_detach(thread);
     return 0;

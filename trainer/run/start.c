@@ -32,8 +32,9 @@ static int make_report(char **argv)
     argv[0] = program;
     argv[1] = command;
     execvp(program, argv);
-    log_error("train", "could not start %s: %s; put ckpt-cli beside trainer, or in PATH", program,
-              strerror(errno));
+    log_error("train",
+              "could not start %s: %s; install ckpt-cli in the trainer's folder, or add it to PATH",
+              program, strerror(errno));
     return EXIT_DO_NOT_RETRY;
 }
 
@@ -76,7 +77,7 @@ bool start_prepare(struct config *out, int argc, char **argv, volatile sig_atomi
     *out_exit = EXIT_DO_NOT_RETRY;
     if (rc == 0 && switches_is_killed(out)) {
         if (config_is_first_process())
-            log_warn("train", "the kill switch %s is there: nothing is started", out->kill_switch);
+            log_warn("train", "the kill switch %s exists: nothing is started", out->kill_switch);
         return false;
     }
     if (rc == 0) {

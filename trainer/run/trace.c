@@ -77,7 +77,7 @@ void trace_free(struct trace *trace)
     if (trace->file != NULL) {
         fclose(trace->file);
         if (!trace->is_drawn)
-            log_warn("train", "%s is empty: step %" PRId64 " of this start was not made",
+            log_warn("train", "%s is empty: this start ended before its step %" PRId64,
                      trace->options.path, trace->options.at_step);
     }
     free(trace->events);

@@ -99,13 +99,13 @@ static int compare(const struct arrived *a, const struct ckpt_metadata *metadata
             is_same = (uint64_t)half[0] + ((uint64_t)half[1] << 32) == saved->digest[n];
         if (!is_same)
             return report_error(ERR_ABORTED,
-                                "start the run again; when it happens again test the GPUs, their "
+                                "start the run again; if it happens again test the GPUs, their "
                                 "links and the memory of these hosts",
-                                "%s did not arrive on the devices as step %" PRIu64
-                                " of attempt %" PRIu64 " has it: its digest is another one",
+                                "%s on the devices is not that of step %" PRIu64
+                                " of attempt %" PRIu64 ": its digest differs",
                                 name, metadata->info.step, metadata->info.attempt);
     }
-    log_info("checkpoint", "the devices hold what was saved: digests of %u tensors are the same",
+    log_info("checkpoint", "the devices hold the saved state: digests of %u tensors are the same",
              num);
     return 0;
 }

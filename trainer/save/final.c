@@ -139,11 +139,11 @@ static int end_at_level(struct snapshot *s, int64_t step)
         return 0;
     int rc = snapshot_is_rank_0(s) ? await_level(s, step) : 0;
     if (rc != 0)
-        rc = report_error(
-            err_retry(rc) ? rc : ERR_ABORTED, "start the run again",
-            "the last checkpoint, of step %" PRId64
-            ", is on the node's disk, but not durable as checkpoint.durability = \"%s\" says: %s",
-            step, s->config->text.durability, report_line());
+        rc = report_error(err_retry(rc) ? rc : ERR_ABORTED, "start the run again",
+                          "the last checkpoint, of step %" PRId64
+                          ", is on the node's disk, but not durable as checkpoint.durability = "
+                          "\"%s\" requires: %s",
+                          step, s->config->text.durability, report_line());
     return parallel_agree_quietly(s->mesh->world, rc, &first);
 }
 
@@ -174,7 +174,7 @@ static int fail_last(const struct snapshot *s, int64_t step, int rc)
                       "the last checkpoint, of step %" PRId64 ", could not be saved%s", step,
                       !is_late              ? ""
                       : isinf(s->grace_end) ? " within checkpoint.final_seconds"
-                                            : " in the time that was given");
+                                            : " before the deadline");
     if (!snapshot_is_rank_0(s))
         report_clear(); /* report it once */
     return rc;
@@ -184,10 +184,11 @@ static int fail_last(const struct snapshot *s, int64_t step, int rc)
 static void leave_unsaved(struct snapshot *s, int64_t step)
 {
     if (snapshot_is_rank_0(s))
-        log_warn("checkpoint",
-                 "step %" PRId64 " is not saved: %.1f s are left to end in, and the longest save "
-                 "took %.1f s",
-                 step, s->grace_end - clock_seconds(), longest_save(s));
+        log_warn(
+            "checkpoint",
+            "step %" PRId64
+            " is not saved: %.1f s are left until the deadline, and the longest save took %.1f s",
+            step, s->grace_end - clock_seconds(), longest_save(s));
 }
 
 /* Call before the last save of the run's last step: leaves moments out if the configuration says

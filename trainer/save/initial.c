@@ -117,7 +117,7 @@ static int find_checkpoint(struct ckpt *ckpt, const struct source *source, struc
                                         .tensors = &none};
     int rc = ckpt_load(ckpt, &options, out);
     if (rc == ERR_NOT_FOUND && source->most > 0)
-        rc = report_error(ERR_CORRUPT, "look with ckpt-cli verify",
+        rc = report_error(ERR_CORRUPT, "check it with ckpt-cli verify",
                           "run %s has checkpoints up to step %" PRId64 ", but none can be loaded",
                           source->run, source->most);
     return rc;
@@ -288,8 +288,8 @@ int snapshot_export(struct snapshot *s, int64_t step)
     if (!isinf(s->grace_end)) { /* every rank knows the same */
         if (snapshot_is_rank_0(s))
             log_warn("checkpoint",
-                     "the weights of step %" PRId64 " are not exported in the time that "
-                     "was given to end in: start the run again for it",
+                     "the weights of step %" PRId64
+                     " are not exported before the deadline: start the run again to export them",
                      step);
         return 0;
     }

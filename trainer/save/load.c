@@ -280,9 +280,10 @@ static int check_saved(const struct snapshot *s)
     if (step < 0)
         return 0;
     return report_error(
-        ERR_MISMATCH, "is the store's disk mounted? To begin anew start the launcher again",
-        "run %s has saved step %" PRId64 " since its launcher began, and ckptd at %s has "
-        "no checkpoint of it: it is not begun at step 0 again",
+        ERR_MISMATCH,
+        "check that the store's disk is mounted; to begin anew start the launcher again",
+        "run %s has saved step %" PRId64 " since its launcher began, and ckptd at %s has no "
+        "checkpoint of it: it does not begin at step 0 again",
         s->config->run, step, s->config->ckptd_address);
 }
 
@@ -290,7 +291,7 @@ static int check_saved(const struct snapshot *s)
 static int fail_none_left(const struct snapshot *s, int64_t newest)
 {
     return report_error(ERR_CORRUPT,
-                        "look with ckpt-cli verify; to begin anew give job.run another name",
+                        "check it with ckpt-cli verify; to begin anew give job.run another name",
                         "run %s has checkpoints up to step %" PRId64 ", but none can be loaded",
                         s->config->run, newest);
 }

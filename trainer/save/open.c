@@ -295,10 +295,11 @@ static void log_room(const struct snapshot *s)
     if (room < 0)
         return;
     if (config->interval_type == INTERVAL_AUTO) {
-        log_warn("checkpoint",
-                 "ckptd's disk has room for %" PRId64 " saves, and no rule of ckptd removes older "
-                 "ones: retention.keep_last of ckptd does that",
-                 room);
+        log_warn(
+            "checkpoint",
+            "ckptd's disk has room for %" PRId64
+            " saves, and no rule of ckptd removes older ones: set retention.keep_last of ckptd",
+            room);
         return;
     }
     if (is_timed)
@@ -313,9 +314,9 @@ static void log_room(const struct snapshot *s)
                  room, config->interval);
     else
         log_warn("checkpoint",
-                 "ckptd's disk has room for %" PRId64 " saves, and no rule of ckptd removes older "
-                 "ones: with one each %" PRId64 " %s (checkpoint.interval) it is full after %s; "
-                 "retention.keep_last of ckptd ends that",
+                 "ckptd's disk has room for %" PRId64
+                 " saves, and no rule of ckptd removes older ones: with one each %" PRId64
+                 " %s (checkpoint.interval) it is full after %s; set retention.keep_last of ckptd",
                  room, config->interval, config->text.interval_type, full);
 }
 
@@ -352,7 +353,7 @@ int snapshot_take(struct snapshot *s)
     if (snapshot_is_rank_0(s) && s->config->keep_latest_k > 0)
         log_info("checkpoint",
                  "checkpoint.keep_latest_k = %" PRId64
-                 " is a wish: ckptd follows it where its retention.trainers is set",
+                 " is a request: ckptd follows it only if its retention.trainers is set",
                  s->config->keep_latest_k);
     snapshot_note(s, true);
     log_expected(s);

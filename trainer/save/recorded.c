@@ -59,11 +59,11 @@ int snapshot_fail_replay(const struct snapshot *s)
         if (list->entries[i].damage[0] == '\0' && (int64_t)list->entries[i].info.step < first)
             first = (int64_t)list->entries[i].info.step;
     ckpt_list_free(list);
-    char hint[96] = "it has none";
+    char hint[96] = "let the run save a checkpoint first";
     if (first < s->config->steps)
-        snprintf(hint, sizeof(hint), "steps %" PRId64 " to %" PRId64 " can be made again",
-                 first + 1, s->config->steps);
+        snprintf(hint, sizeof(hint), "give a step from %" PRId64 " to %" PRId64, first + 1,
+                 s->config->steps);
     return report_error(ERR_NOT_FOUND, hint,
-                        "run %s has no whole checkpoint of a step before %" PRId64, s->config->run,
-                        s->config->replay_step);
+                        "run %s has no undamaged checkpoint of a step before %" PRId64,
+                        s->config->run, s->config->replay_step);
 }

@@ -353,11 +353,10 @@ static int fail(const struct replicas *r, const struct apart *apart, const uint6
     if (apart->group == GROUP_PEERS)
         snprintf(held, sizeof(held), "; %u of %u replicas hold what rank %u has", apart->same,
                  apart->copies, apart->rank[0]);
-    return report_error(ERR_ABORTED, START_AGAIN,
-                        "replicas have come apart, nothing more is saved: %s%s is not the same on "
-                        "rank %u and rank %u%s%s",
-                        part_names[at % PARTS], tensor->name, apart->rank[0], apart->rank[1], held,
-                        where);
+    return report_error(
+        ERR_ABORTED, START_AGAIN,
+        "replicas differ, nothing more is saved: %s%s is not the same on rank %u and rank %u%s%s",
+        part_names[at % PARTS], tensor->name, apart->rank[0], apart->rank[1], held, where);
 }
 
 int replicas_compare(struct replicas *replicas)

@@ -368,10 +368,10 @@ static int begin_on_rank(struct snapshot *s, struct ckpt_save **out, const struc
         return ckpt_save_begin_within(s->ckpt, out, (uint64_t)p->step, NULL, busy_ms);
     snapshot_poll_pending(s);
     if (s->has_failed && s->config->checkpoint_required && s->deadline == 0)
-        return report_error(ERR_ABORTED,
-                            "see the messages before; set checkpoint.required to "
-                            "false to train on",
-                            "an earlier save failed");
+        return report_error(
+            ERR_ABORTED,
+            "see the messages before; set checkpoint.required to false to continue training",
+            "an earlier save failed");
     char *state = state_json(s, p);
     int rc = state == NULL
                  ? ERR_MEMORY
@@ -402,7 +402,9 @@ static int64_t forget_pending(struct snapshot *s, int64_t gone, int64_t step)
         if (s->pending[i].step != gone)
             s->pending[kept++] = s->pending[i];
     s->num_pending = kept;
-    log_info("checkpoint", "step %" PRId64 " makes way for step %" PRId64 ", before it was durable",
+    log_info("checkpoint",
+             "the save of step %" PRId64 " is discarded for that of step %" PRId64
+             ", before it was durable",
              gone, step);
     return kept > 0 ? s->pending[kept - 1].step : -1;
 }

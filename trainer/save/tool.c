@@ -96,7 +96,7 @@ static int run_tool(const char *const *arguments, const volatile sig_atomic_t *w
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     if (error != 0)
-        return report_error(ERR_INVALID, "install it beside the trainer, or add it to PATH",
+        return report_error(ERR_INVALID, "install it in the trainer's folder, or add it to PATH",
                             "%s could not be started: %s", program, strerror(error));
     int status = await(child, want_stop);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
@@ -105,8 +105,9 @@ static int run_tool(const char *const *arguments, const volatile sig_atomic_t *w
         return report_error(ERR_ABORTED, NULL, "ckpt-cli %s was stopped", arguments[0]);
     if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_UNAVAILABLE)
         return report_error(ERR_UNAVAILABLE, NULL, "ckpt-cli %s did not reach ckptd", arguments[0]);
-    return report_error(ERR_INVALID, "ckpt-cli said why above", "ckpt-cli %s %s failed: exit %d",
-                        arguments[0], arguments[1], WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    return report_error(ERR_INVALID, "see the message of ckpt-cli above",
+                        "ckpt-cli %s %s failed: exit %d", arguments[0], arguments[1],
+                        WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
 /* Checks a program in the trainer's folder; one in PATH is just tried. */
@@ -166,8 +167,8 @@ static int import_folder(const struct config *config, const char *folder,
     tool_name_imported(run, config);
     const char *const arguments[] = {
         "import", folder, "--run", run, "--server", config->ckptd_address, NULL};
-    log_info("checkpoint", "run %s has no checkpoint: step 0 of run %s is made of %s", config->run,
-             run, config->initial_load_path);
+    log_info("checkpoint", "run %s has no checkpoint: step 0 of run %s is made from %s",
+             config->run, run, config->initial_load_path);
     return run_tool(arguments, want_stop);
 }
 
@@ -216,9 +217,10 @@ int tool_import(const struct config *config, const struct model_shape *shape,
                             "checkpoint.initial_load_path = \"%s\": there is no config.json", path);
     if (!config->initial_load_model_only)
         return report_error(ERR_INVALID,
-                            is_folder ? "such a folder has weights alone: set it to true"
+                            is_folder ? "set it to true: such a folder has only weights"
                                       : "copy the checkpoint with `ckpt-cli cp`, then start",
-                            "checkpoint.initial_load_model_only = false with %s", path);
+                            "checkpoint.initial_load_model_only = false does not work with %s",
+                            path);
     return is_folder ? import_folder(config, path, shape, want_stop)
                      : import_from_store(config, shape, want_stop);
 }
@@ -371,7 +373,7 @@ int tool_export(const struct config *config, int64_t step, const volatile sig_at
                                      NULL};
     int rc = run_tool(arguments, want_stop);
     if (rc == 0)
-        log_info("checkpoint", "the weights of step %lld are in %s, as Hugging Face has them",
+        log_info("checkpoint", "the weights of step %lld are in %s, in Hugging Face's format",
                  (long long)step, folder);
     return rc;
 }
