@@ -103,8 +103,8 @@ def losses_are_those_of_the_same_files(bed):
             said = bed.train(far, *tok, *data("s3://checkpoints/data"), settings=settings,
                              cache=cache)
             if run == "folder" and settings is None:
-                assert "text's: 2 (_SUCCESS, a b.png)" in said or \
-                    "text's: 2 (a b.png, _SUCCESS)" in said, said
+                assert "of text files: 2 (_SUCCESS, a b.png)" in said or \
+                    "of text files: 2 (a b.png, _SUCCESS)" in said, said
             assert bed.read(far + ".loss") == bed.read(run + ".loss"), far
     read = {key: bytes for key, bytes in bed.server.read.items() if bytes}
     assert read == {f"data/{name}": len(bed.read(name))
@@ -177,7 +177,7 @@ def what_cannot_be_fetched_is_said(bed):
             ("data/none", 78, "there is neither an object s3://checkpoints/data/none nor", None),
             ("data/tokens", 78, "403", wrong),
             ("names", 78, 'the bucket has "a b.txt"', None),
-            ("empty", 78, "no object below s3://checkpoints/empty has a name", None),
+            ("empty", 78, "no object below s3://checkpoints/empty has the name of a text", None),
             ("huge/tokens", 75, "1099511627776.0 MiB are to be fetched, and", None)]:
         said = bed.train("bad", "--training.dataset_path", "s3://checkpoints/" + path, want=code,
                          settings=settings)
