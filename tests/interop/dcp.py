@@ -414,7 +414,7 @@ def worn_on(rank, mesh, server):
         dcp.load(state, storage_reader=plain.reader())
         raise AssertionError("it was loaded")
     except CheckpointException as error:
-        assert "every rank calls load again" in str(error), error
+        assert "call load again on every rank" in str(error), error
     dcp.load(state, storage_reader=plain.reader())
     assert (state["w"].to_local() == 1).all()
     state["w"].to_local().zero_()
