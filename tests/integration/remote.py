@@ -151,9 +151,10 @@ def hangs(world):
 
 
 def gone(world, attempt):
+    """One rank waits in a call, the other computes: the first that is noticed is named."""
     return comes(lambda: re.search(
-        rf"run held, attempt {attempt}: rank [01] is gone: step 8, in [a-z_ ]+ of [a-z_]+ \(lane "
-        r"[a-z]+, operation \d+, \d+ bytes\) for", world.log()))
+        rf"run held, attempt {attempt}: rank [01] is gone: step 8, in ([a-z_ ]+ of [a-z_]+|norm) "
+        r"\(lane [a-z]+, operation \d+(, \d+ bytes)?\) for", world.log()))
 
 
 def doing(world):
