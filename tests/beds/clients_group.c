@@ -131,8 +131,7 @@ static void *rank_main(void *argument)
                                                 .run = RUN,
                                                 .rank = start->rank,
                                                 .world_size = group->world,
-                                                .describe_ms = group->describe_ms,
-                                                .busy_ms = group->busy_ms}) != 0)
+                                                .describe_ms = group->describe_ms}) != 0)
         rank_failed(group, "open", start->rank);
     run_rank(group, ckpt, tensors, start->rank);
     ckpt_close(ckpt);

@@ -7,15 +7,12 @@
  * Exit status 0: correct; 2: not available; 1: damaged, or other bytes than were saved. */
 #include "tests/unit/clients_bed.h"
 
-#define BUSY_MS 5000 /* so a save is not lost when the machine holds ckptd up for more than 1 s */
-
 static int work(char **argv)
 {
     struct group group = {.server = argv[2],
                           .world = (uint32_t)atoi(argv[3]),
                           .seed = (uint64_t)atoll(argv[4]),
                           .step = (uint64_t)atoll(argv[5]),
-                          .busy_ms = BUSY_MS,
                           .work = strcmp(argv[1], "load") == 0 ? work_load : work_save};
     return group.world >= 1 && group.world <= RANKS_MAX && run_group(&group) == 0 ? 0 : 1;
 }

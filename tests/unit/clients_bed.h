@@ -76,7 +76,7 @@ struct group {
     uint64_t attempt;
     uint64_t loaded_step; /* by rank 0 */
     uint64_t bytes_memory, bytes_local;
-    uint32_t describe_ms, busy_ms;
+    uint32_t describe_ms;
     pthread_barrier_t barrier;
     atomic_int failures;
     atomic_int votes; /* for agreements inside a step */
