@@ -164,7 +164,7 @@ int ckpt_save_begin_within(struct ckpt *ckpt, struct ckpt_save **out, uint64_t s
     if (error == ERR_UNAVAILABLE || error == ERR_NOT_FOUND || error == ERR_TIMEOUT) {
         session_drop(ckpt);
         error = report_error(ERR_UNAVAILABLE, "the next save describes again",
-                             "ckptd at %s lost the session", ckpt->server);
+                             "ckptd at %s lost the session: %s", ckpt->server, report_message());
     }
     return error;
 }

@@ -49,6 +49,13 @@ int end_process(pid_t *pid, int signal)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+bool stop_ckptd(const struct bed *bed)
+{
+    int status;
+    return kill(bed->ckptd, SIGSTOP) == 0 && waitpid(bed->ckptd, &status, WUNTRACED) > 0 &&
+           WIFSTOPPED(status);
+}
+
 int end_ckptd(struct bed *bed)
 {
     if (bed->ckptd <= 0 || end_process(&bed->ckptd, SIGTERM) == 0)

@@ -124,6 +124,8 @@ int end_process(pid_t *pid, int signal);
 /* Ends ckptd by SIGTERM; it must exit with 0, and under a sanitizer any other status is a
  * finding. */
 int end_ckptd(struct bed *bed);
+/* SIGSTOP; returns when every thread of ckptd stands still. SIGCONT lets it continue. */
+bool stop_ckptd(const struct bed *bed);
 
 int bed_open_with(void **state, const char *pool);
 int bed_open(void **state);

@@ -266,14 +266,6 @@ TEST_BETWEEN(test_ckpt__a_killed_ckptd_is_found_again_between_two_saves, bed_ope
     assert_int_equal(run_group(&group), 0);
 }
 
-/* SIGSTOP; SIGCONT lets it continue. */
-static bool stop_ckptd(void)
-{
-    int status;
-    return kill(kill_plan.bed->ckptd, SIGSTOP) == 0 &&
-           waitpid(kill_plan.bed->ckptd, &status, WUNTRACED) > 0 && WIFSTOPPED(status);
-}
-
 #define ASK_NS 5000000000ull    /* of asking a stopped ckptd */
 #define ASK_WAIT_NS 80000000ull /* a call that took so long has asked ckptd */
 #define ASK_WAITS_MAX 4         /* after 0, 1, 3 s, and one that the machine held up */
@@ -295,7 +287,7 @@ static int ask_while_stopped(struct group *group, struct ckpt *ckpt, struct ckpt
     int error = save_together(group, ckpt, tensors, rank, 1, true);
     if (error != 0)
         return error;
-    if (!stop_ckptd())
+    if (!stop_ckptd(kill_plan.bed))
         return rank_failed(group, "stopping ckptd", rank);
     uint64_t began = now_ns(), before = began, after = began;
     int waits = 0;
@@ -341,7 +333,7 @@ static int work_through_a_stop(struct group *group, struct ckpt *ckpt, struct ck
         error = ckpt_save_begin(ckpt, &save, 2, "{}");
     if (error != 0)
         return rank_failed(group, "the saves before", rank);
-    if (!stop_ckptd())
+    if (!stop_ckptd(kill_plan.bed))
         return rank_failed(group, "stopping ckptd", rank);
     if (copy_all(save, tensors, 2) != 0) /* memory is there, whichever process is stopped */
         rank_failed(group, "the copy under a stopped ckptd", rank);

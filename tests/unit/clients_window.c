@@ -160,7 +160,7 @@ TEST_BETWEEN(test_window__a_ckptd_that_dies_ends_the_wait, open_small, bed_close
     open_pair(&pair, bed, 0, 1, 0);
     describe_alone(&pair);
     assert_int_equal(ckpt_save_begin(pair.ckpt, &save, 1, NULL), 0);
-    kill(bed->ckptd, SIGSTOP); /* the window stands still */
+    assert_true(stop_ckptd(bed)); /* the window stands still */
     assert_int_equal(pthread_create(&ending.thread, NULL, kill_soon, &ending), 0);
     uint64_t begun = now_ns();
     assert_int_equal(ckpt_save_copy(save, 1), CKPT_UNAVAILABLE);
