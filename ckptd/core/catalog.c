@@ -102,7 +102,7 @@ int run_find(struct run **out, struct service *service, const char *name, bool c
     if (!run && create) {
         if (!run_name_valid(name))
             return report_error(ERR_INVALID, "use letters, digits, '.', '_' and '-', at most 100",
-                                "\"%.120s\" cannot name a run", name);
+                                "\"%.120s\" is not a valid run name", name);
         ERR_TRY(find_room(&run, service));
         snprintf(run->name, sizeof run->name, "%s", name);
         service->catalog->events->read(run);

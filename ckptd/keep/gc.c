@@ -283,7 +283,7 @@ static void remove_one(const struct store *store, struct store_rubbish *item)
     else if (store_rubbish_remove(store->storage, item) == 0)
         log_info("gc", "removed %s", item->key);
     else
-        log_warn("gc", "%s stays: %s", item->key, store_rubbish_reason(item));
+        log_warn("gc", "%s is kept: %s", item->key, store_rubbish_reason(item));
 }
 
 static void remove_all(struct store *store)

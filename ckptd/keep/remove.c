@@ -228,7 +228,7 @@ static int check_unread_run(const struct run *run, bool is_forced)
 {
     return is_forced ? 0
                      : report_error(ERR_DENIED,
-                                    "mend that and start ckptd again, or remove it with --force",
+                                    "fix that and start ckptd again, or remove it with --force",
                                     "%s", run->unreadable.message);
 }
 

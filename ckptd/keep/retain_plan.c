@@ -154,7 +154,7 @@ static void hold_back(struct pruning *pruning)
             drop_copy_check_other(pruning->service, &candidate->summary, &candidate->other) == 0)
             continue;
         pruning->items[i].reasons = RETAIN_DRAINS;
-        log_debug("retain", "run %s, step %llu stays: %s", pruning->run->name,
+        log_debug("retain", "run %s, step %llu is kept: %s", pruning->run->name,
                   (unsigned long long)candidate->summary.step, report_line());
     }
 }

@@ -149,7 +149,7 @@ static void work_sweep(struct job *job)
             continue;
         }
         empty_item(sweep, item,
-                   is_over ? "its time in the trash is over" : "a save needs its space");
+                   is_over ? "its time in the trash is over" : "space was needed for a save");
         files += item->item.files;
         bytes += item->item.bytes;
     }

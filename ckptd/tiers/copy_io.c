@@ -283,7 +283,7 @@ static void remove_new(const struct shard_copy *copy)
     char key[SHIP_KEY_MAX];
     report_keep(&text);
     if (key_of(key, copy, true) == 0 && storage_remove(copy_io_storage(copy, copy->to), key) != 0)
-        log_debug("drain", "%s stays: %s", key, report_line());
+        log_debug("drain", "%s is kept: %s", key, report_line());
     report_restore(&text, 0);
 }
 

@@ -24,7 +24,7 @@ int store_settle(struct manifest_summary *summary, struct storage *storage, cons
     char key[STORAGE_KEY_MAX + 1], text[ORIGIN_BYTES_MAX];
     uint64_t bytes = 0;
     if (summary->step != step || summary->attempt != attempt)
-        return report_error(ERR_MISMATCH, "give the directory its old name",
+        return report_error(ERR_MISMATCH, "rename the directory back",
                             "its manifest belongs to %s, step %" PRIu64 ", attempt %" PRIu64,
                             summary->run, summary->step, summary->attempt);
     if (strcmp(summary->run, run) == 0)

@@ -73,7 +73,7 @@ def pinned_on_a_server(world):
         says(f"step {step} is tagged", f"tag {run}@{step} {name}", *server, out=name)
     rows = rows_of(says("a plan is told", f"prune {run} --keep-last 3 --dry-run", *server))
     test("with the tags of what goes and of what stays",
-         (rows[4], rows[8]) == ("goes, tag draft", "kept: last, good, tag final"), rows)
+         (rows[4], rows[8]) == ("to be removed, tag draft", "kept: last, good, tag final"), rows)
     said = says("a prune does what it planned", f"prune {run} --keep-last 3 --most --json", *server,
                 then=lambda: world.steps() == [2, 6, 7, 8] and world.tombstones() == [])
     done = plan_of(said, "removed")

@@ -143,7 +143,7 @@ def full_disk(folder):
         oldest = [int(os.path.basename(path)[5:13]) for path in by_age]
         world.save_one(8)
         world.save_one(9)
-        emptied = world.log().count("a save needs its space")
+        emptied = world.log().count("space was needed for a save")
         test(names[0], world.steps() == [6, 7, 8, 9] and emptied > 0 and
              trash(world) == sorted(oldest[emptied:]), (trash(world), world.log()[-900:]))
         free = os.statvfs(mount)

@@ -172,7 +172,7 @@ static int check_run_name(const char *name)
     size_t length = strlen(name);
     if (length == 0 || length > 100 || name[0] == '.' || strspn(name, allowed) != length)
         return report_error(ERR_INVALID, "use up to 100 of: letters, digits, '.', '_' and '-'",
-                            "job.run = \"%s\" cannot name a run", name);
+                            "job.run = \"%s\" is not a valid run name", name);
     return 0;
 }
 

@@ -291,7 +291,7 @@ static int settle_interval(struct config *config)
     uint64_t seconds = 0;
     if (!options_parse_span(&seconds, config->text.mtbf) || seconds == 0)
         return report_error(ERR_INVALID, "give a number above 0 and s, m, h, d or w, such as 24h",
-                            "checkpoint.mtbf = \"%s\" is not a span of time", config->text.mtbf);
+                            "checkpoint.mtbf = \"%s\" is not a duration", config->text.mtbf);
     config->mtbf_seconds = (double)seconds;
     if (config->interval > 0)
         return 0;

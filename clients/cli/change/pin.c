@@ -22,7 +22,7 @@ static int pin_stored(struct storage *store, const struct selection *selection, 
         return error;
     report_keep(&text);
     if (store_remove_note(store, STORE_PIN, prefix) != 0)
-        log_warn("pin", "the pin on %s stays: %s", prefix, report_line());
+        log_warn("pin", "the pin on %s is kept: %s", prefix, report_line());
     return report_restore(&text, error);
 }
 

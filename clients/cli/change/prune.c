@@ -368,7 +368,7 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
             snprintf(text, sizeof text, "kept: %s",
                      retain_text(reasons, sizeof reasons, outcome->reasons));
         else
-            snprintf(text, sizeof text, "%s", cli->is_dry_run ? "goes" : "removed");
+            snprintf(text, sizeof text, "%s", cli->is_dry_run ? "to be removed" : "removed");
         if (outcome->error[0] != '\0')
             text_safe(text, sizeof text, outcome->error);
         tags_text(tags, sizeof tags, &outcomes->tags, outcome->step, outcome->attempt);

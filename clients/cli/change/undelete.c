@@ -179,7 +179,7 @@ static bool is_far_store(const struct cli *cli)
 static void print_one(const struct cli *cli, const struct trash *trash, const char *run, uint32_t i)
 {
     const struct removed *removed = &trash->list[i];
-    char size[32], at[32], until[32] = "a save needs its space", safe[256];
+    char size[32], at[32], until[32] = "a save needs the space", safe[256];
     const uint64_t term = removed->is_far ? trash->far_term : trash->term;
     bool is_shared = removed->is_far || is_far_store(cli);
     time_text(at, removed->seconds);
