@@ -8,6 +8,7 @@
 #include "proto/base/array.h"
 #include "proto/base/clock.h"
 #include "proto/base/report.h"
+#include "proto/format/flaw.h"
 #include "proto/format/manifest.h"
 
 #include <stdio.h>
@@ -87,7 +88,7 @@ static int show_offline(struct metadata *out, const struct ckpt *ckpt, int64_t s
     const struct store_choice choice = {.run = ckpt->run, .step = step, .attempt = attempt};
     ERR_TRY(offline_manifest(&out->manifest, damage, ckpt, &choice));
     out->damage = strdup(damage);
-    return fill_metadata(out, damage[0] != '\0' ? "damaged" : offline_durability(ckpt));
+    return fill_metadata(out, damage[0] != '\0' ? FLAW_DAMAGED : offline_durability(ckpt));
 }
 
 int ckpt_metadata(struct ckpt *ckpt, int64_t step, uint64_t attempt, struct ckpt_metadata **out)
@@ -174,7 +175,9 @@ static int add_offline(struct list *list, const struct ckpt *ckpt, const char *r
             break;
         entry->pinned = found.entries[i].may_be_pinned;
         session_info_read(&entry->info, &found.entries[i].summary,
-                          damage != NULL ? "damaged" : offline_durability(ckpt));
+                          damage == NULL                  ? offline_durability(ckpt)
+                          : found.entries[i].flaw != NULL ? found.entries[i].flaw
+                                                          : FLAW_DAMAGED);
         error = keep_text(&entry->damage, damage != NULL ? damage : "");
     }
     store_list_free(&found);

@@ -277,7 +277,7 @@ static void note_copy(struct checkpoint *checkpoint, enum tier_index tier)
         copies_forget(checkpoint, tier);
     struct copy *copy = copies_note(checkpoint, tier);
     copy->is_there = true;
-    if (copy->is_damaged || !catalog_has_flaw(checkpoint, FLAW_DAMAGED))
+    if (copy->is_damaged || !catalog_is_quarantined(checkpoint))
         return;
     /* Only copies in other tiers are damaged: this tier serves the checkpoint. */
     checkpoint->damaged = false;

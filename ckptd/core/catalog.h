@@ -17,6 +17,8 @@ struct service;
 
 /* FLAW_ASIDE, ... of proto/format/flaw.h */
 bool catalog_has_flaw(const struct checkpoint *checkpoint, const char *flaw);
+/* It is damaged or unreadable. */
+bool catalog_is_quarantined(const struct checkpoint *checkpoint);
 /* It has no manifest: it is set aside or in doubt. */
 bool catalog_is_uncommitted(const struct checkpoint *checkpoint);
 
@@ -108,7 +110,7 @@ void catalog_set_aside(struct checkpoint *checkpoint, const char *flaw, const ch
 #define CATALOG_ASIDE_TEXT                                                                        \
     "it has no manifest, and no mark of unfinished work: put the manifest back, and start ckptd " \
     "again; or remove it: ckpt-cli rm"
-/* Quarantines it with this reason, in memory. */
+/* Quarantines it with this reason, in memory: as damaged, or, without a proof, as unreadable. */
 void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven);
 /* Takes over the note beside its local copy, which has the result of the last verification
  * (proto/format/verified.h). A copy that a tool found damaged is suspect until ckptd has read it

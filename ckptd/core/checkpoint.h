@@ -86,7 +86,6 @@ struct checkpoint {
     bool damaged; /* quarantined: no tier has a whole copy; reported, never deleted, never served */
     /* While damaged: FLAW_..., proto/format/flaw.h; with some flaws its bytes are whole. */
     const char *flaw;
-    bool damage_is_proven;
     char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
     char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": unknown */
     struct repeat repeat;              /* found since ckptd started, */

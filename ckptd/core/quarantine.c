@@ -22,6 +22,11 @@ bool catalog_has_flaw(const struct checkpoint *checkpoint, const char *flaw)
     return checkpoint->damaged && strcmp(checkpoint->flaw, flaw) == 0;
 }
 
+bool catalog_is_quarantined(const struct checkpoint *checkpoint)
+{
+    return catalog_has_flaw(checkpoint, FLAW_DAMAGED) || catalog_has_flaw(checkpoint, FLAW_UNREAD);
+}
+
 bool catalog_is_uncommitted(const struct checkpoint *checkpoint)
 {
     return catalog_has_flaw(checkpoint, FLAW_ASIDE) || catalog_has_flaw(checkpoint, FLAW_IN_DOUBT);
@@ -42,11 +47,12 @@ void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is
     snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s", text);
     copies_note(checkpoint, catalog_source(checkpoint))->is_damaged = true;
     checkpoint->damaged = true;
-    checkpoint->flaw = FLAW_DAMAGED;
-    checkpoint->damage_is_proven = is_proven;
-    log_error("catalog", "run %s, step %llu, attempt %llu is damaged and quarantined: %s",
-              checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
-              (unsigned long long)checkpoint->summary.attempt, checkpoint->damage);
+    checkpoint->flaw = is_proven ? FLAW_DAMAGED : FLAW_UNREAD;
+    log_error("catalog", "run %s, step %llu, attempt %llu %s: %s", checkpoint->run->name,
+              (unsigned long long)checkpoint->summary.step,
+              (unsigned long long)checkpoint->summary.attempt,
+              is_proven ? "is damaged and quarantined" : "could not be read and is not served",
+              checkpoint->damage);
 }
 
 void catalog_take_verified(struct checkpoint *checkpoint, const struct verified *verified)

@@ -77,7 +77,7 @@ static void add_unreadable(struct page *page, const struct service *service)
         Holdfast__V1__CheckpointSummary *entry = add_entry(page);
         holdfast__v1__checkpoint_summary__init(entry);
         entry->run = run->name;
-        entry->durability = "damaged";
+        entry->durability = FLAW_UNREAD;
         entry->damage = run->unreadable.message;
         page->room -= LIST_ENTRY_BYTES_MAX + strlen(entry->damage);
     }

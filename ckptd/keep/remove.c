@@ -237,7 +237,7 @@ static int check_unread_run(const struct run *run, bool is_forced)
 static int check_unknown(const struct checkpoint *checkpoint, bool is_forced)
 {
     bool is_in_doubt = catalog_has_flaw(checkpoint, FLAW_IN_DOUBT);
-    bool is_unread = catalog_has_flaw(checkpoint, FLAW_DAMAGED) && !checkpoint->damage_is_proven;
+    bool is_unread = catalog_has_flaw(checkpoint, FLAW_UNREAD);
     if (is_forced || (!is_in_doubt && !is_unread))
         return 0;
     return report_error(ERR_DENIED,

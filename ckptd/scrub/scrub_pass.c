@@ -24,6 +24,7 @@
 #include "proto/base/checksum.h"
 #include "proto/base/clock.h"
 #include "proto/base/report.h"
+#include "proto/format/flaw.h"
 #include "proto/format/retain.h"
 #include "storage/store/store.h"
 
@@ -128,7 +129,7 @@ static void except(struct run *run, const struct manifest_summary *summary)
 static void except_doubtful(struct run *run)
 {
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
-        if (c->damaged && !c->damage_is_proven)
+        if (c->damaged && !catalog_has_flaw(c, FLAW_DAMAGED))
             except(run, &c->summary);
 }
 

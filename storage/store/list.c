@@ -144,6 +144,7 @@ static int set_unread(struct store_entry *entry, int error, const char *what)
     struct report_text why;
     report_keep(&why);
     entry->unread = error;
+    entry->flaw = FLAW_UNREAD;
     return note_damage(entry, "%s%s%s%s", what, why.message, why.detail[0] != '\0' ? ": " : "",
                        why.detail);
 }

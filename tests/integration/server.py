@@ -261,7 +261,7 @@ def unreadable(world):
          [e["damage"] != "" for e in entries if e["run"] == world.run] == [True] and
          {e["run"] for e in entries} == others | {world.run}, entries)
     text = world.cli("list", *world.where)[1]
-    test("for people as the run", f"\n{world.run} " in text and "DAMAGED: the run" in text, text)
+    test("for people as the run", f"\n{world.run} " in text and "UNREADABLE: the run" in text, text)
     code, _, err = world.cli("gc", *world.where)
     test("and gc, which leaves it alone", code == 74 and world.run in err, (code, err))
     catalog = world.status()["catalog"]

@@ -300,7 +300,7 @@ def a_run_that_cannot_be_read_is_named_and_the_others_are_told(bed):
     assert bad["run"] == "trap" and bad["attempt"] == 0 and good == before, (bad, good)
     assert bad["damage"].startswith("the run could not be read: "), bad
     lines = cli("list", "--store", store, want=1).splitlines()
-    assert lines[1].startswith("trap ") and "DAMAGED: the run could not be read" in lines[1], lines
+    assert lines[1].startswith("trap ") and "UNREADABLE: the run could" in lines[1], lines
     assert len(lines) == 2 + len(before), lines
     catalog = json.loads(cli("status", "--store", store, "--json"))["catalog"]
     assert [run["run"] for run in catalog["unreadable"]] == ["trap"], catalog

@@ -285,7 +285,7 @@ static void expect_moved(struct run *run, uint64_t step, const char *reason)
     struct checkpoint *moved = catalog_find(run, step, 1);
     char note[STORAGE_KEY_MAX];
     assert_non_null(moved);
-    assert_true(strcmp(moved->flaw, "moved") == 0 && moved->damaged && !moved->damage_is_proven);
+    assert_true(strcmp(moved->flaw, "moved") == 0 && moved->damaged);
     if (!strstr(moved->damage, reason))
         fail_msg("\"%s\" lacks \"%s\"", moved->damage, reason);
     assert_true(catalog_newest(run) != moved);
@@ -361,7 +361,7 @@ TEST_BETWEEN(test_catalog__a_summary_with_an_impossible_count_is_damage, set_up,
     assert_int_equal(storage_publish(service.storage, key, changed, MANIFEST_SUMMARY_BYTES), 0);
     struct run *run = open_and_find();
     struct checkpoint *damaged = catalog_find(run, 2, 1);
-    assert_true(damaged && damaged->damaged && damaged->summary.shards == 0);
+    assert_true(damaged && catalog_has_flaw(damaged, FLAW_DAMAGED) && damaged->summary.shards == 0);
     assert_non_null(strstr(damaged->damage, "is missing"));
     assert_ptr_equal(catalog_newest(run), catalog_find(run, 1, 1));
     free(changed);
@@ -391,7 +391,7 @@ TEST_BETWEEN(test_catalog__an_error_of_the_disk_proves_no_damage, set_up, tear_d
     put_checkpoint(2, 1);
     struct run *run = open_and_find();
     struct checkpoint *failed = catalog_find(run, 1, 1);
-    assert_true(failed && failed->damaged);
+    assert_true(failed && catalog_has_flaw(failed, FLAW_UNREAD));
     assert_non_null(strstr(failed->damage, "injected fault"));
     assert_false(exists(RUN "/quarantine/step-00000001-a0001")); /* the next start reads it again */
     forget();

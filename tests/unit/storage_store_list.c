@@ -159,7 +159,7 @@ TEST(test_list__each_is_listed_with_its_flaw_newest_attempt_first)
 }
 
 /* It may be whole, or its coordinator may still declare it a checkpoint: no list says otherwise. */
-TEST(test_list__a_read_that_fails_is_no_flaw)
+TEST(test_list__where_a_read_fails_it_is_unreadable_and_not_damaged)
 {
     static const struct {
         const char *where;
@@ -173,7 +173,7 @@ TEST(test_list__a_read_that_fails_is_no_flaw)
         assert_int_equal(store_list_read(&list, storage, "run"), 0);
         assert_int_equal(list.count, 1);
         assert_int_equal(list.entries[0].unread, cases[i].error);
-        assert_true(list.entries[0].damage && !list.entries[0].flaw);
+        assert_true(list.entries[0].damage && strcmp(list.entries[0].flaw, FLAW_UNREAD) == 0);
         store_list_free(&list);
         storage_close(storage);
     }
@@ -204,7 +204,7 @@ TEST(test_list__nor_is_a_part_set_aside_whose_mark_cannot_be_read)
         struct store_list list;
         struct store_seen seen;
         char where[100], mark[MARK_BYTES_MAX];
-        int want = i < 2 ? ERR_IO : 0; /* a list has the reason in place of a flaw */
+        int want = i < 2 ? ERR_IO : 0;
         mark_write_part(mark, &part, "n2");
         snprintf(where, sizeof where, "only=fetch,key=" MARK_NAME ",fail_at=%s:memory:", faults[i]);
         for (int is_list = 0; is_list < 2; is_list++) {
@@ -216,7 +216,8 @@ TEST(test_list__nor_is_a_part_set_aside_whose_mark_cannot_be_read)
                                      : store_inspect(&seen, storage, "run", 2, 1),
                              is_list ? 0 : want);
             if (want != 0 && is_list)
-                assert_true(list.entries[0].unread == want && !list.entries[0].flaw);
+                assert_true(list.entries[0].unread == want &&
+                            strcmp(list.entries[0].flaw, FLAW_UNREAD) == 0);
             else if (is_list)
                 assert_string_equal(list.entries[0].flaw, FLAW_IN_DOUBT);
             else if (want == 0)

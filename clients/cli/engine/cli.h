@@ -74,8 +74,6 @@ struct cli {
 
 /* Durability as ckptd names it: a checkpoint in a directory survives power loss. */
 #define CLI_STORED "local" /* for a directory; store_durability() for any store */
-#define CLI_DAMAGED "damaged"
-#define CLI_MOVED "moved" /* in another run's directory, and not adopted */
 
 /* Every command returns 0, a negative code of report.h, or CLI_DIFFERS. */
 int cli_list(const struct cli *cli);

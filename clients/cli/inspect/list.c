@@ -37,13 +37,14 @@ struct row {
 /* Is its only flaw that it is in another run's directory? */
 static bool is_moved(const struct row *row)
 {
-    return strcmp(row->durability, CLI_MOVED) == 0;
+    return strcmp(row->durability, FLAW_MOVED) == 0;
 }
 
 /* The flaw of a row that has a damage. If ckptd sends no more, it is "damaged". */
 static const char *flaw_of(const struct row *row)
 {
-    static const char *const others[] = {FLAW_MOVED, FLAW_ASIDE, FLAW_NEWER, FLAW_IN_DOUBT};
+    static const char *const others[] = {FLAW_UNREAD, FLAW_MOVED, FLAW_ASIDE, FLAW_NEWER,
+                                         FLAW_IN_DOUBT};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strcmp(row->durability, others[i]) == 0)
             return others[i];
@@ -171,11 +172,14 @@ struct tally {
     bool has_damage;
 };
 
-/* A checkpoint that was moved, set aside or written by a later version is not damaged. */
+/* One that could not be read may be. A checkpoint that was moved, set aside or written by a later
+ * version is not damaged. */
 static bool is_damaged(const struct row *row)
 {
-    return row->damage[0] != '\0' ? strcmp(flaw_of(row), FLAW_DAMAGED) == 0
-                                  : row->verified.known == VERIFIED_DAMAGED;
+    const char *flaw = flaw_of(row);
+    return row->damage[0] != '\0'
+               ? strcmp(flaw, FLAW_DAMAGED) == 0 || strcmp(flaw, FLAW_UNREAD) == 0
+               : row->verified.known == VERIFIED_DAMAGED;
 }
 
 static void print_row(const struct cli *cli, struct tally *tally, struct storage *store,

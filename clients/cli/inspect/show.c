@@ -6,6 +6,7 @@
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
+#include "proto/format/flaw.h"
 #include "proto/format/retain.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
@@ -261,7 +262,10 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
         printf("shard-%05u-of-%05u.safetensors%10s %14llu\n", i + 1, summary->shards, "",
                (unsigned long long)manifest->shards[i].bytes);
     if (shown->damage[0] != '\0')
-        printf("\n%s: %s\n", strcmp(shown->durability, CLI_MOVED) == 0 ? "MOVED" : "IN QUARANTINE",
+        printf("\n%s: %s\n",
+               strcmp(shown->durability, FLAW_MOVED) == 0    ? "MOVED"
+               : strcmp(shown->durability, FLAW_UNREAD) == 0 ? "UNREADABLE"
+                                                             : "IN QUARANTINE",
                text_safe(text, sizeof text, shown->damage));
     return 0;
 }
@@ -373,18 +377,19 @@ static int show_store(const struct cli *cli, const struct selection *selection)
         error = store_read_pin(&pin, store, &checkpoint.manifest->summary);
     if (error == 0)
         error = find_read_back(&is_read_back, store, &checkpoint);
-    struct shown shown = {
-        .manifest = checkpoint.manifest,
-        .text = checkpoint.text,
-        .bytes = checkpoint.text_bytes,
-        .durability = checkpoint.quarantine[0] != '\0' ? CLI_DAMAGED : store_durability(cli->store),
-        .damage = checkpoint.quarantine,
-        .skipped = checkpoint.skipped,
-        .num_skipped = checkpoint.num_skipped,
-        .is_read_back = is_read_back,
-        .store = store,
-        .is_pinned = pin.is_there,
-        .pin_note = pin.note};
+    struct shown shown = {.manifest = checkpoint.manifest,
+                          .text = checkpoint.text,
+                          .bytes = checkpoint.text_bytes,
+                          .durability = checkpoint.quarantine[0] != '\0'
+                                            ? FLAW_DAMAGED
+                                            : store_durability(cli->store),
+                          .damage = checkpoint.quarantine,
+                          .skipped = checkpoint.skipped,
+                          .num_skipped = checkpoint.num_skipped,
+                          .is_read_back = is_read_back,
+                          .store = store,
+                          .is_pinned = pin.is_there,
+                          .pin_note = pin.note};
     if (error == 0)
         error = print_shown(cli, &shown, read_stored, store);
     checkpoint_close(&checkpoint);

@@ -17,6 +17,7 @@
  * this checkpoint (by the hash at the end of each header), and that their checksum table is the
  * committed one. It proves nothing about the data, and prints that. */
 #include "clients/cli/assemble/blocks.h"
+#include "proto/format/flaw.h"
 #include "proto/format/places.h"
 #include "storage/store/store.h"
 
@@ -167,7 +168,7 @@ static void print_json_end(const struct verify *verify)
     printf("%s], \"quarantine\": ", verify->num_damages > 0 ? "\n" : "");
     text_json(stdout, verify->checkpoint.quarantine);
     printf(", \"durability\": \"%s\"",
-           is_damaged ? CLI_DAMAGED : store_durability(verify->cli->store));
+           is_damaged ? FLAW_DAMAGED : store_durability(verify->cli->store));
     if (verify->num_elsewhere > 0)
         printf(", \"on_other_nodes\": %u", verify->num_elsewhere);
     printf(", \"damages\": %llu, \"shards\": %u, \"blocks\": %llu, \"bytes\": %llu, "
