@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""replicas - a replica that has come apart from the others never gets into a checkpoint.
+"""replicas - a replica that has come apart from the others never gets into a checkpoint, and a
+wrong state that did get into one is found by a replay.
 
 Goal: when one bit of one replica's state changes, the next save finds it: training ends with 75 and
 names the tensor (the moment, or the weight that it has updated), nothing of that state is saved,
@@ -7,7 +8,8 @@ and the run, started again, has the losses of one to which nothing happened. Met
 train a tiny Llama; one is held within a step (debug.pause_at_step), a bit of a moment is changed in
 its memory (/proc/PID/mem; found by the bytes that the checkpoint before has), and it is let go by
 SIGTERM, so that it ends the step and saves. With checkpoint.compare_replicas off the same change is
-saved: so it was in the state that counts.
+saved: so it was in the state that counts. Two ranks of one replica (FSDP) have nothing to compare,
+and save it: a replay of the step names the tensor.
 """
 
 import json
@@ -108,6 +110,13 @@ class Run:
         with open(self.loss) as file:
             return dict(line.split(" ", 1) for line in file)
 
+    def replay(self, step, *options):
+        """Its exit code and what it said."""
+        done = subprocess.run(lib_train.command(
+            self.world.folder, self.world.server, self.name, "--training.steps", STEPS,
+            "--replay", step, *options), capture_output=True, text=True, timeout=PATIENCE)
+        return done.returncode, done.stderr
+
     def end_after_a_flip(self, *options):
         """Its exit code, and how often the state was found in memory."""
         self.start("--debug.pause_at_step", PAUSED, *options)
@@ -154,6 +163,35 @@ def saved_when_nobody_compares(world):
          (code, places, run.steps(), run.said()))
 
 
+def found_by_a_replay(world, right):
+    run = Run(world, "sharded")
+    mesh = ("--parallelism.data_parallel_replicate_degree", 1,
+            "--parallelism.data_parallel_shard_degree", 2)
+    code, places = run.end_after_a_flip(*mesh)
+    test("without replicas the changed bit is saved",
+         code == 75 and places == 1 and run.steps() == [SAVED, PAUSED],
+         (code, places, run.steps(), run.said()))
+    code, said = run.replay(PAUSED)
+    test("a replay of the step ends with 1 and names the tensor", code == 1 and re.search(
+        rf"differs: step {PAUSED}: layers\.0\.feed_forward\.w1\.weight is not that of its "
+        r"checkpoint \(attempt 1\), 2 of its \d+ tensors differ", said), (code, said))
+    run.start(*mesh)
+    test("the run goes on with it", run.end() == 0, run.said())
+    code, said = run.replay(PAUSED + 2)
+    test("a later step is the same from there on, and the replay says where it began",
+         code == 0 and re.search(
+             rf"step {PAUSED + 2}: the same bits \(compared: 2 losses; this step has no checkpoint"
+             rf"(.|\n)* took the checkpoint of step {PAUSED} as right; "
+             rf"--checkpoint.load_step {SAVED} ", said), (code, said))
+    code, said = run.replay(PAUSED + 2, "--checkpoint.load_step", SAVED)
+    test("with an older start it differs", code == 1 and
+         re.search(r"differs: step [78]: loss ", said), (code, said))
+    code, said = right.replay(STEPS)
+    test("the last step of a right run has the same state", code == 0 and re.search(
+        rf"step {STEPS}: the same bits \(compared: 2 losses, the gradient norm, \d\d tensors of "
+        r"the checkpoint\)", said), (code, said))
+
+
 def main():
     world = World()
     try:
@@ -164,6 +202,7 @@ def main():
         test("an undisturbed run ends with 0", undisturbed.end() == 0, undisturbed.said())
         found_and_gone_on_from_the_last_good_one(world, undisturbed.losses())
         saved_when_nobody_compares(world)
+        found_by_a_replay(world, undisturbed)
         world.stop()
     finally:
         world.close()

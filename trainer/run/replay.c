@@ -4,6 +4,7 @@
 #include "trainer/comm/comm.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define SAMPLES_SAID_MAX 32u /* of a leaf, in the log */
@@ -49,15 +50,55 @@ int replay_begin(struct rank *r)
 {
     struct jumps *jumps = &r->progress.jumps;
     bool is_first = r->world->rank == 0;
-    int rc = is_first ? snapshot_recorded(r->snapshot, r->config->replay_step, &r->recorded) : 0;
+    int rc = is_first ? snapshot_recorded(r->snapshot, r->config->replay_step, r->loaded_step,
+                                          &r->recorded)
+                      : 0;
     ERR_TRY(parallel_agree(r->world, rc));
     if (is_first)
         *jumps = r->recorded.jumps;
     return comm_broadcast(r->world, jumps, sizeof(*jumps), 0);
 }
 
+/* Returns false and logs the first difference of the step's own checkpoint. */
+static bool compare_checkpoint(const struct rank *r, const struct state_compared *state)
+{
+    const struct recorded *then = &r->recorded;
+    const struct progress *p = &r->progress;
+    if (then->has_norm && !compare(p->step, "gradient norm", then->grad_norm, p->grad_norm))
+        return false;
+    if (state->num_apart == 0)
+        return true;
+    log_error("replay",
+              "differs: step %" PRId64 ": %s is not that of its checkpoint (attempt %" PRId64
+              "), %u of its %u tensors differ",
+              p->step, state->first_apart, then->attempt, state->num_apart, state->num);
+    return false;
+}
+
+/* An error that the loaded checkpoint already has gives the same bits. */
+static void log_start(const struct rank *r)
+{
+    char hint[128] = "";
+    if (r->recorded.older_step >= 0)
+        snprintf(hint, sizeof(hint),
+                 "; --checkpoint.load_step %" PRId64 " compares the steps from there on, too",
+                 r->recorded.older_step);
+    log_info("replay", "the replay took the checkpoint of step %" PRId64 " as right%s",
+             r->loaded_step, hint);
+}
+
+static void log_same(const struct rank *r, uint32_t losses, const struct state_compared *state)
+{
+    char tensors[96] = "; this step has no checkpoint, so its state is not compared";
+    if (state->num > 0)
+        snprintf(tensors, sizeof(tensors), ", %u tensors of the checkpoint", state->num);
+    log_info("replay", "step %" PRId64 ": the same bits (compared: %u losses%s%s)",
+             r->progress.step, losses, r->recorded.has_norm ? ", the gradient norm" : "", tensors);
+    log_start(r);
+}
+
 /* Returns the exit code. Logs the first difference. */
-static int compare_recorded(const struct rank *r)
+static int compare_recorded(const struct rank *r, const struct state_compared *state)
 {
     const struct recorded *then = &r->recorded;
     const struct progress *p = &r->progress;
@@ -70,27 +111,26 @@ static int compare_recorded(const struct rank *r)
         if (!compare(step, "loss", was, is))
             return REPLAY_DIFFERS;
     }
-    if (then->has_norm && !compare(p->step, "gradient norm", then->grad_norm, p->grad_norm))
+    if (!compare_checkpoint(r, state))
         return REPLAY_DIFFERS;
-    if (compared == 0) {
+    if (compared == 0 && state->num == 0) {
         log_error("replay",
                   "nothing is compared: the run's newest checkpoint has no loss of steps %" PRId64
                   " to %" PRId64,
                   r->loaded_step + 1, p->step);
         return REPLAY_NOTHING;
     }
-    log_info("replay", "step %" PRId64 ": the same bits (compared: %u losses%s)", p->step, compared,
-             then->has_norm ? ", the gradient norm" : "");
+    log_same(r, compared, state);
     return EXIT_DONE;
 }
 
-static int compare_all(const struct rank *r)
+static int compare_all(const struct rank *r, const struct state_compared *state)
 {
     const struct progress *p = &r->progress;
     double loss = breaks_without_sign(p->loss), norm = breaks_without_sign(p->grad_norm);
     log_info("replay", "step %" PRId64 ": loss %a (%.9g), gradient norm %a (%.9g)", p->step, loss,
              loss, norm, norm);
-    int result = compare_recorded(r);
+    int result = compare_recorded(r, state);
     if (result == REPLAY_DIFFERS)
         explain(r);
     return result;
@@ -140,7 +180,13 @@ int replay_blame(struct rank *r, const struct progress *next)
 
 int replay_compare(struct rank *r, int *out_exit)
 {
-    int64_t result = r->world->rank == 0 ? compare_all(r) : EXIT_DONE;
+    struct state_compared state = {.num = 0};
+    int64_t attempt = r->recorded.attempt, result = EXIT_DONE;
+    ERR_TRY(comm_broadcast(r->world, &attempt, sizeof(attempt), 0));
+    if (attempt > 0)
+        ERR_TRY(snapshot_compare_made(r->snapshot, r->progress.step, attempt, &state));
+    if (r->world->rank == 0)
+        result = compare_all(r, &state);
     ERR_TRY(comm_broadcast(r->world, &result, sizeof(result), 0));
     *out_exit = (int)result;
     return 0;

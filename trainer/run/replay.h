@@ -3,7 +3,8 @@
  * The order of samples and of sums is exact, so a step always has the same bits, on any mesh. A
  * replay loads the newest complete checkpoint before the step, takes no attempt, saves and writes
  * nothing, trains up to the step and ends. It compares the loss of each step with the recorded
- * loss, and the gradient norm of the last step, if a checkpoint has it. */
+ * loss. If the step has a checkpoint it compares its gradient norm, and by digests the state after
+ * its update. The checkpoint that it began with is taken as right. */
 #ifndef HOLDFAST_TRAINER_RUN_REPLAY_H
 #define HOLDFAST_TRAINER_RUN_REPLAY_H
 

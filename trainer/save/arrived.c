@@ -1,16 +1,18 @@
-/* arrived.c - compares a device's state with the checkpoint after a load (snapshot.h)
+/* arrived.c - compares the state with a checkpoint: on devices after a load, and after a step that
+ * is replayed (snapshot.h).
  *
  * libckpt verifies each block when the host reads it. Then the bytes are cut for this mesh and
  * copied onto devices, which no checksum covers. So each rank digests a part of the state on its
  * device; of ranks with copies only one does. The sums of all ranks are added. Rank 0 compares them
  * with the manifest's digests, which ckptd made when the checkpoint was saved. Digests do not
  * depend on the mesh (proto/base/checksum.h). A device reads its state once and returns two numbers
- * for each tensor. If the host has the state, nothing is compared. */
+ * for each tensor. If the host has the state, nothing is compared after a load. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +21,8 @@ enum { NUMBERS = 2, HALVES = 2 * NUMBERS };
 
 struct arrived {
     const struct snapshot *s;
-    uint32_t parts; /* loaded parts of the state: only the first, or all */
+    uint32_t parts; /* parts of the state to compare: only the first, or all */
+    bool is_made;   /* by training: tensors that the checkpoint lacks are not compared */
     size_t count;   /* of `all` */
     int64_t *all;   /* [tensors of the model, parts, HALVES] */
     uint64_t *own;  /* PINNED, [slices, parts, NUMBERS] */
@@ -81,58 +84,92 @@ static int digest_own(struct arrived *a)
     return 0;
 }
 
-static int compare(const struct arrived *a, const struct ckpt_metadata *metadata)
+static bool is_same(const struct ckpt_tensor_info *saved, const int64_t *half)
+{
+    for (uint32_t n = 0; n < NUMBERS; n++, half += 2)
+        if ((uint64_t)half[0] + ((uint64_t)half[1] << 32) != saved->digest[n])
+            return false;
+    return true;
+}
+
+static void compare(struct state_compared *out, const struct arrived *a,
+                    const struct ckpt_metadata *metadata)
 {
     const struct model_table *model = a->s->of.model;
     const struct partial *partial = &a->s->partial;
-    uint32_t num = 0;
+    *out = (struct state_compared){.num = 0};
     for (uint32_t i = 0; i < model->num_tensors * a->parts; i++) {
         char name[SNAPSHOT_NAME_BYTES];
         if (partial->rows != NULL && !partial_is_whole(partial, i / a->parts))
             continue; /* it was not loaded from the checkpoint */
-        num++;
         snapshot_name(name, &model->tensors[i / a->parts], i % a->parts);
         const struct ckpt_tensor_info *saved = partial_find(metadata, name);
-        const int64_t *half = a->all + (size_t)i * HALVES;
-        bool is_same = saved != NULL;
-        for (uint32_t n = 0; n < NUMBERS && is_same; n++, half += 2)
-            is_same = (uint64_t)half[0] + ((uint64_t)half[1] << 32) == saved->digest[n];
-        if (!is_same)
-            return report_error(ERR_ABORTED,
-                                "start the run again; if it happens again test the GPUs, their "
-                                "links and the memory of these hosts",
-                                "%s on the devices is not that of step %" PRIu64
-                                " of attempt %" PRIu64 ": its digest differs",
-                                name, metadata->info.step, metadata->info.attempt);
+        if (saved == NULL && a->is_made)
+            continue;
+        out->num++;
+        if (saved != NULL && is_same(saved, a->all + (size_t)i * HALVES))
+            continue;
+        if (out->num_apart++ == 0)
+            snprintf(out->first_apart, sizeof(out->first_apart), "%s", name);
     }
-    log_info("checkpoint", "the devices hold the saved state: digests of %u tensors are the same",
-             num);
-    return 0;
 }
 
 /* Called on rank 0. */
-static int compare_with(const struct arrived *a, struct ckpt *ckpt, int64_t step, int64_t attempt)
+static int compare_with(struct state_compared *out, const struct arrived *a, struct ckpt *ckpt,
+                        int64_t step, int64_t attempt)
 {
     struct ckpt_metadata *metadata = NULL;
     ERR_TRY(ckpt_metadata(ckpt, step, (uint64_t)attempt, &metadata));
-    int rc = compare(a, metadata);
+    compare(out, a, metadata);
     ckpt_metadata_free(metadata);
+    return 0;
+}
+
+/* Rank 0 gets *out. Collective. */
+static int compare_all(struct state_compared *out, struct arrived *a, struct ckpt *ckpt,
+                       int64_t step, int64_t attempt)
+{
+    struct comm *world = a->s->mesh->world;
+    bool is_first = snapshot_is_rank_0(a->s);
+    int rc = parallel_agree(world, digest_own(a));
+    if (rc == 0)
+        rc = comm_all_reduce_i64(world, a->all, a->count);
+    if (rc == 0)
+        rc = parallel_agree(world, is_first ? compare_with(out, a, ckpt, step, attempt) : 0);
+    give_room(a);
     return rc;
+}
+
+/* Called on rank 0. */
+static int judge_load(const struct state_compared *compared, int64_t step, int64_t attempt)
+{
+    if (compared->num_apart > 0)
+        return report_error(ERR_ABORTED,
+                            "start the run again; if it happens again test the GPUs, their "
+                            "links and the memory of these hosts",
+                            "%s on the devices is not that of step %" PRId64 " of attempt %" PRId64
+                            ": its digest differs",
+                            compared->first_apart, step, attempt);
+    log_info("checkpoint", "the devices hold the saved state: digests of %u tensors are the same",
+             compared->num);
+    return 0;
 }
 
 int snapshot_check_arrived(struct snapshot *s, struct ckpt *ckpt, int64_t step, int64_t attempt,
                            bool has_moments)
 {
     struct arrived a = {.s = s, .parts = has_moments ? STATE_PARTS : 1};
+    struct state_compared compared;
     if (s->device_copy == NULL)
         return 0;
-    struct comm *world = s->mesh->world;
-    int rc = parallel_agree(world, digest_own(&a));
-    if (rc == 0)
-        rc = comm_all_reduce_i64(world, a.all, a.count);
-    if (rc == 0)
-        rc = parallel_agree(world,
-                            snapshot_is_rank_0(s) ? compare_with(&a, ckpt, step, attempt) : 0);
-    give_room(&a);
-    return rc;
+    ERR_TRY(compare_all(&compared, &a, ckpt, step, attempt));
+    int rc = snapshot_is_rank_0(s) ? judge_load(&compared, step, attempt) : 0;
+    return parallel_agree(s->mesh->world, rc);
+}
+
+int snapshot_compare_made(struct snapshot *s, int64_t step, int64_t attempt,
+                          struct state_compared *out)
+{
+    struct arrived a = {.s = s, .parts = STATE_PARTS, .is_made = true};
+    return compare_all(out, &a, s->ckpt, step, attempt);
 }

@@ -100,12 +100,24 @@ bool snapshot_begins_in_part(const struct snapshot *snapshot);
 struct recorded {
     struct history losses; /* of the newest checkpoint */
     struct jumps jumps;    /* likewise */
-    bool has_norm;         /* the step has a checkpoint, with this norm: */
+    int64_t attempt;       /* of the step's own checkpoint; 0: it has none: */
+    bool has_norm;
     double grad_norm;
-    uint64_t tokens_digest; /* likewise; 0: not known */
+    uint64_t tokens_digest; /* 0: not known */
+    int64_t older_step;     /* the newest checkpoint before the loaded one; -1: none */
 };
-/* Rank 0 only. `step`: the step whose gradient norm is wanted. */
-int snapshot_recorded(struct snapshot *snapshot, int64_t step, struct recorded *out);
+/* Rank 0 only. `step`: the step whose gradient norm is wanted; `loaded`: the loaded one. */
+int snapshot_recorded(struct snapshot *snapshot, int64_t step, int64_t loaded,
+                      struct recorded *out);
+
+/* The tensors of the state, compared by digests with those of a checkpoint. */
+struct state_compared {
+    uint32_t num, num_apart;
+    char first_apart[128];
+};
+/* Call after an update: compares the state with that checkpoint. Rank 0 gets *out. */
+int snapshot_compare_made(struct snapshot *snapshot, int64_t step, int64_t attempt,
+                          struct state_compared *out);
 
 /* Saves. Returns with async_mode "disabled" when durable, with "async" when copied, with
  * "async_with_pinned_mem" at once. The copy then continues as the step's program posts it. The
