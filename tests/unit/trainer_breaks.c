@@ -48,6 +48,10 @@ TEST(test_breaks__steps_are_skipped_until_too_many_in_a_row)
     broken.jumps.num = 1;
     assert_int_equal(breaks_decide(&b, &broken, &at), 0);
     assert_int_equal(b.bad.first, 84);
+    assert_true(b.last.is_rolled_back && !b.last.is_outlying && isnan(b.last.grad_norm));
+    assert_int_equal(broken.broken.num, 4); /* the skips before */
+    assert_int_equal(broken.broken.of[3].step, 8);
+    assert_false(broken.broken.of[3].is_rolled_back);
     assert_int_equal(b.bad.count, 12);
     broken.jumps.num = 2;
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
@@ -102,6 +106,7 @@ TEST(test_outliers__a_step_far_above_the_median_is_one_and_does_not_count_itself
         assert_memory_equal(&p.outliers.loss, &last.outliers.loss, sizeof(p.outliers.loss));
         assert_int_equal(breaks_decide_outlier(&b, &p), 0);
         assert_int_equal(p.outliers.skipped[i], 21);
+        assert_true(p.broken.of[i].is_outlying && p.broken.of[i].loss == p.loss);
     }
     assert_false(b.outlier.is_norm);
     assert_true(fabs(b.outlier.median - 2.35) < 1e-9);

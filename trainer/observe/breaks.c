@@ -83,11 +83,26 @@ static int end_run(const struct breaks *b, const struct progress *p, const struc
     return ERR_INVALID;
 }
 
-static int roll_back(struct breaks *b, const struct progress *p, const char *why)
+static void note_broken(struct breaks *b, const struct progress *p, bool is_rolled_back,
+                        const char *why)
 {
+    bool is_finite = isfinite(p->loss) && isfinite(p->grad_norm);
     uint64_t samples = trainer_config_leaves(b->config, p->step - 1);
     samples *= (uint64_t)b->config->local_batch_size;
-    b->bad = (struct jump){p->next_sample - samples, samples};
+    b->last =
+        (struct broken_step){.step = p->step,
+                             .is_outlying = is_finite,
+                             .is_rolled_back = is_rolled_back,
+                             .samples = {p->next_sample - samples, samples},
+                             .loss = isfinite(p->loss) ? p->loss : (double)NAN,
+                             .grad_norm = isfinite(p->grad_norm) ? p->grad_norm : (double)NAN};
+    snprintf(b->last.why, sizeof(b->last.why), "%.199s", why);
+}
+
+static int roll_back(struct breaks *b, const struct progress *p, const char *why)
+{
+    note_broken(b, p, true, why);
+    b->bad = b->last.samples;
     if (b->rank == 0)
         log_warn("train",
                  "step %" PRId64 " is rolled back (%u of %" PRId64
@@ -103,11 +118,13 @@ static bool may_roll_back(const struct breaks *b, const struct progress *p)
 }
 
 /* Returns false if there are too many in a row. */
-static bool skip(struct breaks *b, const struct progress *p, const char *why)
+static bool skip(struct breaks *b, struct progress *p, const char *why)
 {
     if (++b->in_row >= b->config->nonfinite_skips_max)
         return false;
     b->skips++;
+    note_broken(b, p, false, why);
+    broken_add(&p->broken, &b->last);
     if (b->rank == 0)
         log_warn("train",
                  "the update of step %" PRId64 " is skipped (%" PRId64 " in a row, %" PRId64
@@ -141,7 +158,7 @@ int breaks_decide_outlier(struct breaks *b, struct progress *p)
     return ERR_INVALID;
 }
 
-int breaks_decide(struct breaks *b, const struct progress *p, const struct step_break *at)
+int breaks_decide(struct breaks *b, struct progress *p, const struct step_break *at)
 {
     char why[REASON_BYTES], text[200];
     bool may_skip = b->config->nonfinite == NONFINITE_SKIP && !at->is_weight;

@@ -10,8 +10,8 @@
  * Out of line (record/outliers.h). With training.outlying = warn the step is logged. skip and
  * roll_back do the same as for a step that is not finite, with the same limits: both kinds count.
  *
- * The last step of a replay is only logged. All ranks have the same numbers, and decide the
- * same. */
+ * progress.broken lists both. The last step of a replay is only logged. All ranks have the same
+ * numbers, and decide the same. */
 #ifndef HOLDFAST_TRAINER_BREAKS_H
 #define HOLDFAST_TRAINER_BREAKS_H
 
@@ -19,11 +19,12 @@
 
 struct breaks {
     const struct config *config;
-    uint32_t rank;          /* rank 0 logs */
-    bool has_updated;       /* a step of this start has changed the weights */
-    int64_t skips, in_row;  /* steps of this start without an update */
-    struct jump bad;        /* samples of the step that is repeated without them */
-    struct outlier outlier; /* of the last STEP_WARNED or STEP_OUTLYING */
+    uint32_t rank;           /* rank 0 logs */
+    bool has_updated;        /* a step of this start has changed the weights */
+    int64_t skips, in_row;   /* steps of this start without an update */
+    struct jump bad;         /* samples of the step that is repeated without them */
+    struct broken_step last; /* the last step that was skipped or is rolled back */
+    struct outlier outlier;  /* of the last STEP_WARNED or STEP_OUTLYING */
 };
 
 enum step_kind { STEP_USUAL, STEP_WARNED, STEP_OUTLYING, STEP_NONFINITE };
@@ -33,8 +34,7 @@ enum step_kind breaks_classify(struct breaks *breaks, struct progress *progress)
 /* Decides a step of one of the other kinds. 0: the step makes no update, which is counted and
  * logged. ERR_INVALID: the run ends; only rank 0 keeps the last error. */
 int breaks_decide_outlier(struct breaks *breaks, struct progress *progress);
-int breaks_decide(struct breaks *breaks, const struct progress *progress,
-                  const struct step_break *at);
+int breaks_decide(struct breaks *breaks, struct progress *progress, const struct step_break *at);
 /* The sign of a NaN has no meaning, and may differ between meshes. */
 double breaks_without_sign(double value);
 

@@ -203,15 +203,19 @@ void jsonl_straggler(struct jsonl *j, int64_t step, const struct straggler *late
     end_line(j, line);
 }
 
-void jsonl_rolled_back(struct jsonl *j, int64_t step, const struct jump *left_out)
+void jsonl_left_out(struct jsonl *j, const struct broken_step *step)
 {
     if (j == NULL || j->is_broken)
         return;
-    json_t *line = begin_line(j, "step", step);
-    json_object_set_new(line, "rolled_back", json_true());
-    json_object_set_new(line, "first_sample", json_integer((json_int_t)left_out->first));
+    const struct jump *samples = &step->samples;
+    json_t *line = begin_line(j, "step", step->step);
+    json_object_set_new(line, "kind", json_string(broken_kind(step)));
+    json_object_set_new(line, "policy", json_string(broken_policy(step)));
+    json_object_set_new(line, "reason", json_string(step->why));
+    json_object_set_new(line, step->is_rolled_back ? "rolled_back" : "skipped", json_true());
+    json_object_set_new(line, "first_sample", json_integer((json_int_t)samples->first));
     json_object_set_new(line, "last_sample",
-                        json_integer((json_int_t)(left_out->first + left_out->count) - 1));
+                        json_integer((json_int_t)(samples->first + samples->count) - 1));
     end_line(j, line);
 }
 

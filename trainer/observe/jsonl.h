@@ -21,9 +21,11 @@
  *     {"attempt": 2, "step": 12, "time": ..., "loss_spike": "fast", "began": 9, "steps": 3, "most":
  *      ..., "median": ..., "deviation": ...}     spikes.h: "begins", then how it ends
  *
- *     {"attempt": 2, "step": 8, "time": ..., "rolled_back": true, "first_sample": 42,
- *      "last_sample": 47}
- *         the step is undone, those samples are left out (observe/breaks.h); a start follows
+ *     {"attempt": 2, "step": 8, "time": ..., "kind": "nonfinite", "policy": "roll_back", "reason":
+ *      "...", "rolled_back": true, "first_sample": 42, "last_sample": 47}
+ *         the step is undone, those samples are left out (observe/breaks.h); a start follows. Of
+ *         policy "skip" its update is left out: "skipped" instead of "rolled_back"; its line
+ *         follows. `kind` is the setting that decided: training.nonfinite or training.outlying
  *     {"attempt": 2, "step": 8, "time": ..., "outlying": "grad_norm", "value": ..., "median": ...,
  *      "deviation": ..., "window": 64, "policy": "skip"}
  *         the step is out of line by its grad_norm or its loss (record/outliers.h), with the policy
@@ -64,7 +66,7 @@ void jsonl_step(struct jsonl *jsonl, const struct progress *progress,
 void jsonl_spike(struct jsonl *jsonl, int64_t step, const struct spike *spike);
 void jsonl_outlier(struct jsonl *jsonl, int64_t step, const struct outlier *outlier);
 void jsonl_straggler(struct jsonl *jsonl, int64_t step, const struct straggler *late);
-void jsonl_rolled_back(struct jsonl *jsonl, int64_t step, const struct jump *left_out);
+void jsonl_left_out(struct jsonl *jsonl, const struct broken_step *step);
 void jsonl_validation(struct jsonl *jsonl, const struct progress *progress, double loss);
 
 #endif

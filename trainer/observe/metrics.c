@@ -169,10 +169,10 @@ void metrics_ready(struct metrics *m, const struct snapshot_times *times, int64_
     m->ready_at = m->logged_at = clock_seconds();
 }
 
-void metrics_rolled_back(struct metrics *m, int64_t step, const struct jump *left_out)
+void metrics_left_out(struct metrics *m, const struct broken_step *step)
 {
-    jsonl_rolled_back(m->jsonl, step, left_out);
-    m->is_back = true;
+    jsonl_left_out(m->jsonl, step);
+    m->is_back = m->is_back || step->is_rolled_back;
 }
 
 void metrics_outlier(struct metrics *m, int64_t step, const struct outlier *outlier)

@@ -59,7 +59,7 @@ void metrics_loaded(struct metrics *metrics);
 /* Call when the weights are complete: the first step after `step` follows. */
 void metrics_ready(struct metrics *metrics, const struct snapshot_times *times, int64_t step);
 /* The step is undone; the run continues after the step of the next metrics_ready. */
-void metrics_rolled_back(struct metrics *metrics, int64_t step, const struct jump *left_out);
+void metrics_left_out(struct metrics *metrics, const struct broken_step *step);
 /* The step is out of line; training.outlying decides what happens to it. */
 void metrics_outlier(struct metrics *metrics, int64_t step, const struct outlier *outlier);
 /* A rank delays the others. */

@@ -339,11 +339,13 @@ _Static_assert(CONFIG_ROLL_BACKS_MAX <= JUMPS_MAX, "a run's progress lists all t
 int rank_roll_back(struct rank *r)
 {
     struct jumps jumps = r->progress.jumps;
+    struct broken_steps broken = r->progress.broken;
     bool saves = snapshot_is_taken(r->snapshot);
     bool has_saved = r->loaded_step > 0 || snapshot_times(r->snapshot)->num_saves > 0;
     int64_t step = r->progress.step + 1, newest;
     jumps.of[jumps.num++] = r->breaks.bad;
-    metrics_rolled_back(r->metrics, step, &r->breaks.bad);
+    broken_add(&broken, &r->breaks.last);
+    metrics_left_out(r->metrics, &r->breaks.last);
     r->breaks.bad.count = 0;
     ERR_TRY(snapshot_settle(r->snapshot));
     snapshot_close(r->snapshot);
@@ -359,6 +361,8 @@ int rank_roll_back(struct rank *r)
     r->progress = (struct progress){.step = 0};
     ERR_TRY(rank_load(r));
     r->progress.jumps = jumps;
+    broken_cut(&broken, r->loaded_step);
+    r->progress.broken = broken;
     r->config->load_below = 0;
     return parallel_agree(r->world, open_ahead(r));
 }

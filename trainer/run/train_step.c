@@ -28,11 +28,14 @@ static int decide_update(struct step_made *made)
     if (kind == STEP_WARNED || kind == STEP_OUTLYING)
         metrics_outlier(r->metrics, made->next.step, &r->breaks.outlier);
     if (kind == STEP_OUTLYING)
-        return breaks_decide_outlier(&r->breaks, &made->next);
+        ERR_TRY(breaks_decide_outlier(&r->breaks, &made->next));
     if (kind == STEP_NONFINITE) {
         ERR_TRY(parallel_find_break(r->parallel, &at));
-        return breaks_decide(&r->breaks, &made->next, &at);
+        ERR_TRY(breaks_decide(&r->breaks, &made->next, &at));
     }
+    const struct broken_step *last = &r->breaks.last;
+    if (made->is_skipped && last->step == made->next.step && !last->is_rolled_back)
+        metrics_left_out(r->metrics, last);
     return 0;
 }
 

@@ -115,6 +115,7 @@ int snapshot_read_progress(struct snapshot *s, struct progress *p, const struct 
     p->grad_norm = json_number_value(json_object_get(metrics, "grad_norm"));
     if (s->history != NULL)
         history_read(s->history, json_object_get(state, "history"));
+    broken_read(&p->broken, json_object_get(state, "broken"));
     int rc = jumps_read(&p->jumps, json_object_get(state, "left_out"));
     if (rc == 0)
         rc = outliers_read(&p->outliers, json_object_get(state, "outlying"));

@@ -350,6 +350,8 @@ static char *state_json(const struct snapshot *s, const struct progress *p)
         json_object_set_new(state, "left_out", jumps_json(&p->jumps));
         lineage_note(json_object_get(state, "orders"), LINEAGE_LEFT_OUT);
     }
+    if (p->broken.num > 0)
+        json_object_set_new(state, "broken", broken_json(&p->broken));
     if (s->config->outlying != OUTLYING_OFF)
         json_object_set_new(state, "outlying", outliers_json(&p->outliers));
     if (s->config->outlying > OUTLYING_WARN)

@@ -18,6 +18,7 @@
 
 #include "trainer/data/jumps.h"
 #include "trainer/parallel/parallel.h"
+#include "trainer/record/broken.h"
 #include "trainer/record/outliers.h"
 
 #include <signal.h>
@@ -29,6 +30,7 @@ struct progress {
     int64_t schedule_update;  /* position on the learning-rate curve */
     uint64_t next_sample;     /* global index; reading continues where the jumps lead from it */
     struct jumps jumps;       /* skipped samples */
+    struct broken_steps broken;
     struct outliers outliers; /* statistics for finding outliers */
     uint64_t tokens;          /* trained on so far */
     double loss, grad_norm;   /* of the last step, unchanged: */
@@ -100,7 +102,8 @@ bool snapshot_begins_in_part(const struct snapshot *snapshot);
 struct recorded {
     struct history losses; /* of the newest checkpoint */
     struct jumps jumps;    /* likewise */
-    int64_t attempt;       /* of the step's own checkpoint; 0: it has none: */
+    struct broken_steps broken;
+    int64_t attempt; /* of the step's own checkpoint; 0: it has none: */
     bool has_norm;
     double grad_norm;
     uint64_t tokens_digest; /* 0: not known */
