@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=60
-plan 16
+plan 18
 make_tokens() { # lib_tiny's, of text that can be learned by heart
     python3 - >"$tmp/text.txt" <<'END'
 import random
@@ -55,6 +55,9 @@ check "with skip its update is left out" says skipped \
     "the update of step $out is skipped \(1 in a row, 1 of this start\): its (loss|gradient norm) "
 check "its samples count as read, and it is in the lines of JSON" grep -q \
     "\"step\": $out, .*\"first_sample\": $first, " "$tmp/skipped.jsonl"
+check "as a skipped step, too" grep -qE \
+    "\"step\": $out, .*\"kind\": \"outlying\", \"policy\": \"skip\", .*\"skipped\": true" \
+    "$tmp/skipped.jsonl"
 check "which have the numbers" grep -qE \
     "\"step\": $out, .*\"outlying\": .*\"value\": .*\"window\": 16, \"policy\": \"skip\"" \
     "$tmp/skipped.jsonl"
@@ -77,6 +80,10 @@ train without off --training.steps $((out - 1)) --lr_scheduler.total_steps "$ste
 check_exit 0 "a run that never had the samples ends with 0" train without off \
     --checkpoint.load_step $((out - 1)) --checkpoint.skip_samples 6
 check "every bit is that of the run that never had them" same taken without
+check "made again by a replay it has the samples and the numbers that it had at first" eval \
+    'train taken roll_back --replay $out && says taken "step $out was rolled back and made again \
+without samples $first to $((first + 5)): .*; its (loss|gradient norm) .* deviations" \
+"losses and those of the undone step"'
 held_in back "$out" roll_back --training.roll_back_times 9 --comm.ranks 3
 end_by KILL
 held_in back $((out + 2)) roll_back --training.roll_back_times 9

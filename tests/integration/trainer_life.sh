@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 181
+plan 186
 make_tiny
 start_ckptd
 
@@ -192,8 +192,12 @@ check "every bit is the same" as_without taken2
 "$BUILD/ckpt-cli" show --json --store "$store" "taken@$steps" | tr -d ' \n' >"$tmp/taken.show"
 check "what was left out is in the checkpoint" grep -q '"left_out":\[\[42,6\]\]' "$tmp/taken.show"
 check "with a note that older trainers refuse" grep -q '"training.left_out":true' "$tmp/taken.show"
-check "and in the lines of JSON" grep -q \
-    '"step": 8, .*"rolled_back": true, "first_sample": 42, "last_sample": 47}' "$tmp/taken.jsonl"
+check "and with step, policy and reason" grep -qE \
+    '"broken":\[\{"step":8,"kind":"nonfinite","policy":"roll_back",[^]]*"reason":"loss' \
+    "$tmp/taken.show"
+check "and in the lines of JSON" grep -qE \
+    '"step": 8, .*"policy": "roll_back".*_back": true, "first_sample": 42, "last_sample": 47\}' \
+    "$tmp/taken.jsonl"
 check_exit 0 "before its first checkpoint a run begins anew: 0" train young --training.nonfinite \
     roll_back --debug.nonfinite_at_sample 8 --training.steps 5
 check_exit 78 "a step that stays so ends the run with 78" train again_bad --training.nonfinite \
@@ -232,6 +236,13 @@ check "with where it broke" says again \
 check_exit 0 "what a run left out is left out again" again taken 9 --comm.ranks 1
 check "from a checkpoint that was made before, with the same bits" \
     says again "loaded step 5 " "step 9: the same bits \\(compared: 4 losses;"
+check_exit 0 "a step that was rolled back is made again as it was at first" \
+    again taken 8 "${back[@]}" --blame --comm.ranks 1
+check "with the samples that were left out then, which are blamed" says again \
+    "step 8 was rolled back and made again without samples 42 to 47: .* with them; loss .* nan" \
+    "leaf [0-5]: sample 4[2-7] of" "the same bits \(compared: 2 losses and those of the undone step"
+check_exit 1 "if it is finite now, a replay ends with 1" again taken 8 --comm.ranks 2
+check "and says what it was" says again "differs: step 8: gradient norm nan .* then, 0x"
 check_exit 78 "a step that is not finite ends a run with 78" \
     train broken --debug.nonfinite_at_step 8 --checkpoint.async_mode disabled
 check_exit 3 "where a step has no loss to be compared with, a replay ends with 3" \

@@ -4,6 +4,7 @@
 #include "trainer/comm/comm.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -59,6 +60,44 @@ int replay_begin(struct rank *r)
     return comm_broadcast(r->world, jumps, sizeof(*jumps), 0);
 }
 
+/* The record of the replayed step, which was undone; NULL: it was not, or has no record. */
+static const struct broken_step *find_undone(const struct rank *r, int64_t step)
+{
+    if (r->undone.count == 0)
+        return NULL;
+    return broken_find(&r->recorded.broken, step, r->undone.first);
+}
+
+/* An undone step began where a jump begins. So the oldest jump that it passes, and those made
+ * later, did not exist when it was first made. */
+void replay_as_first_made(struct rank *r)
+{
+    struct progress *p = &r->progress;
+    uint32_t oldest = jumps_oldest_passed(&p->jumps, p->next_sample);
+    if (oldest == p->jumps.num)
+        return;
+    p->jumps.num = oldest;
+    uint64_t samples = trainer_config_leaves(r->config, p->step);
+    samples *= (uint64_t)r->config->local_batch_size;
+    r->undone = (struct jump){jumps_pass(&p->jumps, p->next_sample), samples};
+    if (r->world->rank != 0)
+        return;
+    const struct broken_step *known = find_undone(r, p->step + 1);
+    log_warn("replay",
+             "step %" PRId64 " was rolled back and made again without samples %" PRIu64
+             " to %" PRIu64 ": it is replayed as it was first made, with them%s%s",
+             p->step + 1, r->undone.first, r->undone.first + samples - 1, known != NULL ? "; " : "",
+             known != NULL ? known->why : "");
+}
+
+static bool compare_undone(const struct progress *p, const struct broken_step *then)
+{
+    double loss = isfinite(p->loss) ? p->loss : (double)NAN;
+    double norm = isfinite(p->grad_norm) ? p->grad_norm : (double)NAN;
+    return compare(p->step, "loss", then->loss, loss) &&
+           compare(p->step, "gradient norm", then->grad_norm, norm);
+}
+
 /* Returns false and logs the first difference of the step's own checkpoint. */
 static bool compare_checkpoint(const struct rank *r, const struct state_compared *state)
 {
@@ -89,31 +128,46 @@ static void log_start(const struct rank *r)
 
 static void log_same(const struct rank *r, uint32_t losses, const struct state_compared *state)
 {
-    char tensors[96] = "; this step has no checkpoint, so its state is not compared";
-    if (state->num > 0)
-        snprintf(tensors, sizeof(tensors), ", %u tensors of the checkpoint", state->num);
+    const char *norm = r->recorded.has_norm && r->undone.count == 0 ? ", the gradient norm" : "";
+    char rest[96] = "; this step has no checkpoint, so its state is not compared";
+    if (find_undone(r, r->progress.step) != NULL)
+        snprintf(rest, sizeof(rest), " and those of the undone step");
+    else if (r->undone.count > 0)
+        snprintf(rest, sizeof(rest), "; no numbers of the undone step are recorded");
+    else if (state->num > 0)
+        snprintf(rest, sizeof(rest), ", %u tensors of the checkpoint", state->num);
     log_info("replay", "step %" PRId64 ": the same bits (compared: %u losses%s%s)",
-             r->progress.step, losses, r->recorded.has_norm ? ", the gradient norm" : "", tensors);
+             r->progress.step, losses, norm, rest);
     log_start(r);
+}
+
+/* Returns false and logs the first difference. */
+static bool compare_losses(const struct rank *r, int64_t last, uint32_t *out_compared)
+{
+    double was, is;
+    *out_compared = 0;
+    for (int64_t step = r->loaded_step + 1; step <= last; step++) {
+        if (!history_find(&r->recorded.losses, step, &was) || !history_find(&r->history, step, &is))
+            continue;
+        ++*out_compared;
+        if (!compare(step, "loss", was, is))
+            return false;
+    }
+    return true;
 }
 
 /* Returns the exit code. Logs the first difference. */
 static int compare_recorded(const struct rank *r, const struct state_compared *state)
 {
-    const struct recorded *then = &r->recorded;
     const struct progress *p = &r->progress;
-    uint32_t compared = 0;
-    double was, is;
-    for (int64_t step = r->loaded_step + 1; step <= p->step; step++) {
-        if (!history_find(&then->losses, step, &was) || !history_find(&r->history, step, &is))
-            continue;
-        compared++;
-        if (!compare(step, "loss", was, is))
-            return REPLAY_DIFFERS;
-    }
-    if (!compare_checkpoint(r, state))
+    const struct broken_step *then = find_undone(r, p->step);
+    bool is_undone = r->undone.count > 0;
+    uint32_t compared;
+    if (!compare_losses(r, is_undone ? p->step - 1 : p->step, &compared))
         return REPLAY_DIFFERS;
-    if (compared == 0 && state->num == 0) {
+    if (is_undone ? then != NULL && !compare_undone(p, then) : !compare_checkpoint(r, state))
+        return REPLAY_DIFFERS;
+    if (compared == 0 && state->num == 0 && then == NULL) {
         log_error("replay",
                   "nothing is compared: the run's newest checkpoint has no loss of steps %" PRId64
                   " to %" PRId64,
@@ -181,7 +235,7 @@ int replay_blame(struct rank *r, const struct progress *next)
 int replay_compare(struct rank *r, int *out_exit)
 {
     struct state_compared state = {.num = 0};
-    int64_t attempt = r->recorded.attempt, result = EXIT_DONE;
+    int64_t attempt = r->undone.count == 0 ? r->recorded.attempt : 0, result = EXIT_DONE;
     ERR_TRY(comm_broadcast(r->world, &attempt, sizeof(attempt), 0));
     if (attempt > 0)
         ERR_TRY(snapshot_compare_made(r->snapshot, r->progress.step, attempt, &state));

@@ -4,7 +4,11 @@
  * replay loads the newest complete checkpoint before the step, takes no attempt, saves and writes
  * nothing, trains up to the step and ends. It compares the loss of each step with the recorded
  * loss. If the step has a checkpoint it compares its gradient norm, and by digests the state after
- * its update. The checkpoint that it began with is taken as right. */
+ * its update. The checkpoint that it began with is taken as right.
+ *
+ * A step that was rolled back is replayed as it was first made, with the samples that the run left
+ * out later: these are the ones to examine. Its numbers are compared with the recorded ones of the
+ * undone step (record/broken.h). */
 #ifndef HOLDFAST_TRAINER_RUN_REPLAY_H
 #define HOLDFAST_TRAINER_RUN_REPLAY_H
 
@@ -16,6 +20,8 @@
 
 /* Call after the load: the replay leaves out the samples that the run left out. Collective. */
 int replay_begin(struct rank *rank);
+/* Call before the replayed step. Logs and sets rank->undone if the step was rolled back. */
+void replay_as_first_made(struct rank *rank);
 /* With debug.replay_blame: call when the step's loss and norm are known. Logs the module and
  * samples to examine. `next`: the progress after the step. Collective. */
 int replay_blame(struct rank *rank, const struct progress *next);

@@ -110,6 +110,8 @@ static unsigned poll_switches(void *user)
 
 int train_step(struct rank *r, struct step_result *out, bool *out_stop)
 {
+    if (r->progress.step + 1 == r->config->replay_step)
+        replay_as_first_made(r);
     struct step_made made = {.r = r, .next = r->progress};
     made.next.next_sample = jumps_pass(&r->progress.jumps, r->progress.next_sample);
     struct step_copies copies = {post_copy, wait_copy, r->snapshot};

@@ -70,6 +70,7 @@ int snapshot_recorded(struct snapshot *s, int64_t step, int64_t loaded, struct r
     ERR_TRY(find_older(&out->older_step, s, loaded));
     ERR_TRY(read_state(&state, &newest, s, CKPT_NEWEST));
     history_read(&out->losses, json_object_get(state, "history"));
+    broken_read(&out->broken, json_object_get(state, "broken"));
     int rc = jumps_read(&out->jumps, json_object_get(state, "left_out"));
     json_decref(state);
     if (rc != 0)
