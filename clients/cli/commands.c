@@ -291,14 +291,16 @@ const struct command commands[] = {
      WHERE | OF_A_RUN | BIT(OUTPUT) | BIT(METRICS) | BIT(FORCE), cli_report,
      "One HTML file without scripts, which loads nothing else: a summary; curves of the loss\n"
      "and, with --metrics, gradient norm and learning rate; checkpoints; starts; settings,\n"
-     "libraries and hosts that changed between attempts, as in diff --settings; lineage.\n"
+     "libraries and hosts that changed between attempts, as in diff --settings; lineage; steps\n"
+     "that were skipped or rolled back because of their numbers.\n"
      "Vertical lines are starts, circles are loss spikes. Steps that were computed twice are\n"
      "drawn once, from the branch that continued. Without --metrics the loss comes from the\n"
      "newest checkpoint's history. The page names missing, damaged or foreign data and shows\n"
      "the rest. The exit code is 1 if a checkpoint is DAMAGED. Durable after: of the last save\n"
      "of a ckptd.\n"
      "--json prints the same, with or without --output: head, notes, curves (steps, values;\n"
-     "null is a gap), spikes, checkpoints as in list, starts, changes, lineage.\n"},
+     "null is a gap), spikes, checkpoints as in list, starts, changes, lineage; broken:\n"
+     "the steps that were skipped or rolled back.\n"},
     {"rm", "RUN | RUN@STEP-aATTEMPT", "remove a checkpoint or a run, in any state", 1, 1,
      WHERE | BIT(DRY_RUN) | BIT(YES) | BIT(NOW) | BIT(FORCE), cli_rm,
      "It also removes damaged, newer and set-aside checkpoints, and runs without any\n"

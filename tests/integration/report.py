@@ -244,6 +244,27 @@ def refused(run):
     test("metrics that are not there are an error", code == 66 and run.page in said, said)
 
 
+def broken(run):
+    world = run.world
+    done = subprocess.run(
+        command(world.folder, world.server, "b", "--training.steps", 4, "--training.nonfinite",
+                "skip", "--debug.nonfinite_at_step", 3), capture_output=True, text=True,
+        timeout=300)
+    assert done.returncode == 0, done.stderr
+    document, page = run.report(run="b")
+    (step,) = document["broken"]
+    reason = step.pop("reason")
+    test("a step that was skipped is in the report, with its samples, policy and reason",
+         step.pop("loss") > 0 and step == {
+             "step": 3, "kind": "nonfinite", "policy": "skip", "first_sample": 4, "last_sample": 5,
+             "grad_norm": None} and "gradient norm nan, first on rank 0" in reason, document)
+    rows = [row for table in page.tables for row in table if row[1:3] == ["nonfinite", "skip"]]
+    test("and in the page", len(rows) == 1 and rows[0][-1] == reason and page.is_whole(), rows)
+    code, out, said = world.cli("show", "b", *world.where)
+    test("and in show", code == 0 and
+         f"\nskipped      step 3, nonfinite, samples 4 to 5: {reason}\n" in out, out + said)
+
+
 def main():
     world = World()
     try:
@@ -257,6 +278,7 @@ def main():
         missing(run)
         damaged(run)
         refused(run)
+        broken(run)
     finally:
         world.close()
     end()

@@ -62,7 +62,25 @@ static void print_tensors(const struct manifest *manifest)
     }
 }
 
-/* Prints where its data continue, and how much the optimizer has seen, from the trainer's state. */
+/* Prints the steps that the run skipped or rolled back (trainer/record/broken.h), a line each. */
+static void print_broken(const json_t *steps)
+{
+    for (size_t i = 0; i < json_array_size(steps); i++) {
+        const json_t *step = json_array_get(steps, i);
+        char kind[32], why[256];
+        const char *policy = member_text(step, "policy");
+        printf("%-12s step %llu, %s, samples %llu to %llu: %s\n",
+               strcmp(policy, "roll_back") == 0 ? "rolled back" : "skipped",
+               (unsigned long long)member_number(step, "step"),
+               text_safe(kind, sizeof kind, member_text(step, "kind")),
+               (unsigned long long)member_number(step, "first_sample"),
+               (unsigned long long)member_number(step, "last_sample"),
+               text_safe(why, sizeof why, member_text(step, "reason")));
+    }
+}
+
+/* Prints where its data continue, how much the optimizer has seen, and which steps were left out,
+ * from the trainer's state. */
 static int print_position(const char *state_json)
 {
     const char *text = state_json != NULL ? state_json : "{}";
@@ -76,6 +94,7 @@ static int print_position(const char *state_json)
         printf("%-12s sample %lld\n", "data at", (long long)json_integer_value(sample));
     if (json_is_integer(update))
         printf("%-12s %lld\n", "updates", (long long)json_integer_value(update));
+    print_broken(json_object_get(state, "broken"));
     json_decref(state);
     return 0;
 }

@@ -2,8 +2,9 @@
  *
  * The list of checkpoints is that of `list --json`. collect.c reads each manifest for the metrics
  * of its save, and the first of each attempt for the changes since the previous start. The newest
- * has position, losses and lineage. Starts without a checkpoint are known only from --metrics.
- * Unreadable items are listed under "notes", and the report continues. */
+ * has position, losses, lineage, and the steps that were skipped or rolled back. Starts without a
+ * checkpoint are known only from --metrics. Unreadable items are listed under "notes", and the
+ * report continues. */
 #include "clients/cli/report/report.h"
 
 #include "proto/format/flaw.h"
@@ -310,6 +311,9 @@ static int record_newest(struct gather *gather)
     json_object_set_new(head, "newest_time", json_string(summary->time));
     json_object_set_new(head, "steps", json_integer((json_int_t)summary->step));
     copy_number(head, json_object_get(gather->newest.state, "data"), "tokens");
+    json_t *broken = json_object_get(gather->newest.state, "broken");
+    if (json_array_size(broken) > 0)
+        json_object_set(gather->root, "broken", broken);
     ERR_TRY(record_history(gather, name.text));
     return record_lineage(gather);
 }

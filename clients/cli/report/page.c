@@ -97,7 +97,16 @@ static const char *time_text(char out[32], const char *time)
 
 /* ---- tables ---- */
 
-enum cell { CELL_TEXT, CELL_NUMBER, CELL_TIME, CELL_SIZE, CELL_STATE, CELL_MESH, CELL_SETTING };
+enum cell {
+    CELL_TEXT,
+    CELL_LONG,
+    CELL_NUMBER,
+    CELL_TIME,
+    CELL_SIZE,
+    CELL_STATE,
+    CELL_MESH,
+    CELL_SETTING
+};
 
 struct column {
     const char *title, *member;
@@ -129,6 +138,15 @@ static const struct table STARTS = {"No start is known.",
                                      {"Ranks", "ranks", CELL_NUMBER, 0},
                                      {"Hosts", "hosts", CELL_NUMBER, 0},
                                      {"Steps lost before it", "lost_steps", CELL_NUMBER, 0}}};
+static const struct table BROKEN = {NULL,
+                                    {{"Step", "step", CELL_NUMBER, 0},
+                                     {"Its numbers", "kind", CELL_TEXT, 0},
+                                     {"Policy", "policy", CELL_TEXT, 0},
+                                     {"From sample", "first_sample", CELL_NUMBER, 0},
+                                     {"To sample", "last_sample", CELL_NUMBER, 0},
+                                     {"Loss", "loss", CELL_NUMBER, 4},
+                                     {"Gradient norm", "grad_norm", CELL_NUMBER, 4},
+                                     {"Reason", "reason", CELL_LONG, 0}}};
 static const struct table SETTINGS = {NULL,
                                       {{"What", "what", CELL_TEXT, 0},
                                        {"Before", "first", CELL_SETTING, 0},
@@ -181,6 +199,7 @@ static void write_value(FILE *out, const struct column *column, const json_t *va
     char room[64] = "-";
     const char *text = json_is_string(value) ? json_string_value(value) : "";
     bool is_text = column->cell == CELL_TEXT || column->cell == CELL_TIME;
+    bool is_long = column->cell == CELL_LONG;
     if (column->cell == CELL_TIME)
         text = time_text(room, text);
     else if (column->cell == CELL_SIZE && value != NULL)
@@ -191,7 +210,7 @@ static void write_value(FILE *out, const struct column *column, const json_t *va
         snprintf(room, sizeof room, "%.*f", column->digits, json_number_value(value));
     if (column->cell == CELL_NUMBER)
         text = room;
-    fputs(is_text ? "<td>" : "<td class=\"n\">", out);
+    fputs(is_text ? "<td>" : is_long ? "<td class=\"long\">" : "<td class=\"n\">", out);
     page_text(out, text[0] != '\0' ? text : "-");
     fputs("</td>", out);
 }
@@ -340,6 +359,10 @@ int page_write(FILE *out, const json_t *root)
     ERR_TRY(put_table(out, &CHECKPOINTS, json_object_get(root, "checkpoints")));
     fputs("<h2>Starts</h2>\n", out);
     ERR_TRY(put_table(out, &STARTS, json_object_get(root, "starts")));
+    if (json_array_size(json_object_get(root, "broken")) > 0) {
+        fputs("<h2>Steps that were skipped or rolled back</h2>\n", out);
+        ERR_TRY(put_table(out, &BROKEN, json_object_get(root, "broken")));
+    }
     ERR_TRY(put_changes(out, json_object_get(root, "changes")));
     put_lineage(out, head, json_object_get(root, "lineage"));
     fputs("</body>\n</html>\n", out);
