@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 186
+plan 189
 make_tiny
 start_ckptd
 
@@ -233,6 +233,10 @@ check_exit 0 "a skipped step is made again" \
     again skip 8 --debug.nonfinite_at_step 8 --training.nonfinite skip
 check "with where it broke" says again \
     "step 8 is not finite, first on rank 0, stage 0: the gradient of output.weight"
+bad=(--debug.nonfinite_at_step 10 --training.nonfinite skip --training.steps 10)
+check "a skipped step that was saved" train skip10 "${bad[@]}"
+check_exit 0 "is made again, too" again skip10 10 "${bad[@]}"
+check "and its state is compared" says again "step 10: the same bits .*[0-9] tensors of the check"
 check_exit 0 "what a run left out is left out again" again taken 9 --comm.ranks 1
 check "from a checkpoint that was made before, with the same bits" \
     says again "loaded step 5 " "step 9: the same bits \\(compared: 4 losses;"

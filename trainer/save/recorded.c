@@ -3,13 +3,12 @@
  * The newest checkpoint has the losses of the run's steps (history.h); the step's own checkpoint
  * has its gradient norm and its state. Two attempts may have made that step with different bits. So
  * the step's checkpoint counts only if it and the newest one have the same loss of the step. Of a
- * long run not every loss is kept. Then it counts if the newest or the loaded checkpoint is of the
- * same attempt. */
+ * long run not every loss is kept, and a step that is not finite has none. Then it counts if the
+ * newest or the loaded checkpoint is of the same attempt. */
 #include "proto/base/checksum.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,8 +35,8 @@ static void take_step(struct recorded *out, const struct snapshot *s, int64_t st
     const json_t *norm = json_object_get(metrics, "grad_norm");
     double kept;
     bool counts = attempt == newest || attempt == (int64_t)s->times.from_attempt;
-    if (history_find(&out->losses, step, &kept))
-        counts = json_is_real(loss) ? kept == json_number_value(loss) : !isfinite(kept);
+    if (json_is_real(loss) && history_find(&out->losses, step, &kept))
+        counts = kept == json_number_value(loss);
     out->attempt = counts ? attempt : 0;
     out->has_norm = counts && json_is_real(norm);
     out->grad_norm = json_number_value(norm);
