@@ -6,7 +6,10 @@
  *
  * Status shows the kept answer and its age, so no silent node delays an answer. A node reports only
  * itself (status.c), and ckptd reads named fields only: it passes nothing on to a third node. An
- * answer is bounded, and one that is not a JSON object is rejected. */
+ * answer is bounded, and one that is not a JSON object is rejected.
+ *
+ * A node reports its clock as well. ckptd compares it with its own at the middle of the request, so
+ * the offset is known to half the time of that request (ASK_MS / 2 at most). */
 #include "ckptd/peers/peer_status.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
@@ -20,6 +23,7 @@
 #include "storage/engine/measured.h"
 #include "storage/storage.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,10 +36,10 @@ struct telling {
     bool is_asking;
     json_t *said; /* NULL: no answer yet */
     int64_t said_ms;
-    double rtt_seconds;
+    double rtt_seconds, clock_ahead_s; /* NAN: it does not report its time */
     /* Used by the crew during a request. */
     json_t *answer;
-    double answer_seconds;
+    double answer_seconds, answer_ahead_s;
     bool is_refused; /* logged once, until an answer is accepted again */
     struct job job;
 };
@@ -48,8 +52,8 @@ struct peer_status {
 
 int peer_status_read(json_t **out, const char *text)
 {
-    static const char *const names[] = {"version", "draining", "alarms", "pool",  "disk",
-                                        "tier",    "bulk",     "saves",  "behind"};
+    static const char *const names[] = {"version", "time_seconds", "draining", "alarms", "pool",
+                                        "disk",    "tier",         "bulk",     "saves",  "behind"};
     json_t *root;
     *out = NULL;
     if (strlen(text) > PEER_STATUS_BYTES_MAX)
@@ -84,6 +88,13 @@ static int measure_rtt(double *out, struct rpc_client *client)
     return 0;
 }
 
+/* `asked_s`: by our wall clock; `seconds`: how long the answer took, by the monotonic clock. */
+static double measure_clock(const json_t *told, double asked_s, double seconds)
+{
+    const json_t *clock = json_object_get(told, "time_seconds");
+    return json_is_number(clock) ? json_number_value(clock) - asked_s - seconds / 2 : (double)NAN;
+}
+
 static void work_ask(struct job *job)
 {
     struct telling *telling = CONTAINER_OF(job, struct telling, job);
@@ -91,9 +102,11 @@ static void work_ask(struct job *job)
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *reply = NULL;
     request.own = true;
+    double asked_s = clock_wall_seconds(), begin = clock_seconds();
     if (rpc_client_call(client, "/holdfast.v1.Checkpoint/Status", &request.base,
                         &holdfast__v1__status_reply__descriptor, &reply, ASK_MS) != 0)
         return;
+    double seconds = clock_seconds() - begin;
     int error =
         peer_status_read(&telling->answer, ((const Holdfast__V1__StatusReply *)reply)->json);
     if (error != 0 && !telling->is_refused)
@@ -101,6 +114,7 @@ static void work_ask(struct job *job)
                  telling->service->config->members.peers[telling->peer].name, report_line());
     telling->is_refused = error != 0;
     protobuf_c_message_free_unpacked(reply, NULL);
+    telling->answer_ahead_s = measure_clock(telling->answer, asked_s, seconds);
     if (error == 0 && measure_rtt(&telling->answer_seconds, client) != 0)
         telling->answer_seconds = telling->rtt_seconds; /* keep the former figure */
 }
@@ -117,6 +131,7 @@ static void status_received(struct event *event)
     telling->said = telling->answer;
     telling->said_ms = clock_ms();
     telling->rtt_seconds = telling->answer_seconds;
+    telling->clock_ahead_s = telling->answer_ahead_s;
     telling->answer = NULL;
 }
 
@@ -148,6 +163,14 @@ json_t *peer_status_describe(const struct service *service, uint32_t peer)
     if (service->tiers[TIER_PEER + peer].silent_since_ms != 0) /* its figures are outdated */
         json_object_del(text, "alarms");
     return text;
+}
+
+bool peer_status_clock(double *ahead_s, const struct service *service, uint32_t peer)
+{
+    const struct telling *telling = &service->peer_status->peers[peer];
+    *ahead_s = telling->clock_ahead_s;
+    return telling->said && service->tiers[TIER_PEER + peer].silent_since_ms == 0 &&
+           !isnan(*ahead_s);
 }
 
 static double rate_of(const struct storage_flow *flow)

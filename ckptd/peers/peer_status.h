@@ -3,6 +3,7 @@
 #ifndef HOLDFAST_CKPTD_PEERS_PEER_STATUS_H
 #define HOLDFAST_CKPTD_PEERS_PEER_STATUS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct service;
@@ -13,6 +14,8 @@ struct json_t;
 /* Alarms of a node that other nodes show, so that the status stays below the limit. */
 #define PEER_STATUS_ALARMS_MAX 16u
 #define PEER_STATUS_SAVES_MAX 64u
+/* A clock that is further off is an alarm; deploy/prometheus has the same bound. */
+#define PEER_STATUS_CLOCK_S 30.0
 
 /* Call after join_open(); asks all peers; ERR_MEMORY. */
 int peer_status_open(struct service *service);
@@ -24,6 +27,8 @@ void peer_status_refresh(struct service *service);
 
 /* The last answer, with `seconds_ago`; null: there was none. */
 struct json_t *peer_status_describe(const struct service *service, uint32_t peer);
+/* Its clock less ours, to half the time of a call; false: unknown, or the node is silent. */
+bool peer_status_clock(double *ahead_s, const struct service *service, uint32_t peer);
 /* Per plane: the round trip (null: not measured), the bytes sent and received, and the rate during
  * transfers. */
 struct json_t *peer_status_links(const struct service *service, uint32_t peer);

@@ -21,12 +21,16 @@ static json_t *describe_peer(const struct service *service, uint32_t index)
     const struct member *peer = &service->config->members.peers[index];
     json_t *text = replicate_describe(service, (enum tier_index)(TIER_PEER + index));
     const struct tier *tier = &service->tiers[TIER_PEER + index];
+    double ahead_s;
+    bool is_clock_known = peer_status_clock(&ahead_s, service, index);
     json_int_t silent_ms = tier->silent_since_ms ? clock_ms() - tier->silent_since_ms : 0;
     json_object_set_new(text, "name", json_string(peer->name));
     json_object_set_new(text, "domain", json_string(peer->domain));
     json_object_set_new(text, "address", json_string(peer->address));
     json_object_set_new(text, "lost", json_boolean(tier->is_lost));
     json_object_set_new(text, "silent_seconds", json_integer(silent_ms / 1000));
+    json_object_set_new(text, "clock_ahead_seconds",
+                        is_clock_known ? json_real(ahead_s) : json_null());
     json_object_set_new(text, "told", peer_status_describe(service, index));
     json_object_set_new(text, "links", peer_status_links(service, index));
     return text;

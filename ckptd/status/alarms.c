@@ -8,6 +8,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/core/tier.h"
 #include "ckptd/memory/session.h"
+#include "ckptd/peers/peer_status.h"
 #include "ckptd/status/health.h"
 #include "ckptd/status/leak_watch.h"
 #include "proto/base/clock.h"
@@ -16,6 +17,7 @@
 
 #include <jansson.h>
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -161,6 +163,20 @@ static void check_tiers(json_t *list, const struct service *service)
     }
 }
 
+static void check_clocks(json_t *list, const struct service *service)
+{
+    for (uint32_t i = 0; service->peer_status && i < service->config->members.count; i++) {
+        double ahead_s;
+        if (peer_status_clock(&ahead_s, service, i) && fabs(ahead_s) > PEER_STATUS_CLOCK_S)
+            raise_alarm(list,
+                        "the clock of node %s is %.0f s %s this node's: set both by NTP "
+                        "(timedatectl), as retention by age and the ends of certificates go by "
+                        "them",
+                        service->config->members.peers[i].name, fabs(ahead_s),
+                        ahead_s < 0 ? "behind" : "ahead of");
+    }
+}
+
 /* A leak, or clients that use more memory than planned. */
 static void check_memory(json_t *list, const struct service *service)
 {
@@ -190,12 +206,12 @@ static void check_certificates(json_t *list, const struct service *service)
     if (left_s < 0)
         raise_alarm(list,
                     "the certificate or the authority in %s has expired: no client can connect "
-                    "over the network (deploy/certificates makes new ones)",
+                    "over the network (holdfast-certificates makes new ones)",
                     service->config->tls_directory);
     else
         raise_alarm(list,
                     "the certificate or the authority in %s ends in %.1f days: then no client can "
-                    "connect over the network (deploy/certificates makes new ones)",
+                    "connect over the network (holdfast-certificates makes new ones)",
                     service->config->tls_directory, (double)left_s / 86400);
 }
 
@@ -206,6 +222,7 @@ json_t *alarms_describe(const struct service *service)
         check_saving(list, service);
         check_runs(list, service);
         check_tiers(list, service);
+        check_clocks(list, service);
         check_certificates(list, service);
         check_memory(list, service);
     }

@@ -243,6 +243,7 @@ static const struct row {
      "The run's attempt is held until most nodes know it.", NULL},
     {NODE, GAUGE, "lost", "The node counts as lost.", NULL},
     {NODE, GAUGE, "silent_seconds", "Seconds since it answered.", NULL},
+    {NODE, GAUGE, "clock_ahead_seconds", "The clock of the node less that of this one.", NULL},
     {NODE, GAUGE, "checkpoints", "Checkpoints that the node has from this one.", NULL},
     WAY(NODE, "")
     WAY_NOW(NODE, "now.")

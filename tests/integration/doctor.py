@@ -4,7 +4,8 @@
 Goal: a healthy node gives 0. Each finding has its verdict and its remedy; 1 when one is bad; 69
 without a ckptd, with all findings of the machine. Method: the real programs, and every finding
 caused: limits by prlimit, certificates of three days, a wrong clock (build/shims/clock.so), a
-seccomp filter (build/shims/no_uring), an absent node, file systems of a mount namespace.
+seccomp filter (build/shims/no_uring), an absent node, one of another version (a patched program),
+file systems of a mount namespace.
 """
 
 import collections
@@ -17,6 +18,7 @@ import tempfile
 
 from lib_hosts import Disk, Refused, own_mounts, run
 from lib_network import Network, free_port
+from lib_nodes import Cluster, scratch
 from lib_store import BUILD, CLI, PATIENCE, World, comes
 from lib_tap import end, skip, test
 
@@ -141,6 +143,59 @@ def network():
         world.close()
 
 
+def other_version(node):
+    """A program of the same code that reports another version."""
+    ours = subprocess.run([node.ckptd, "--version"], capture_output=True, check=True).stdout.split()
+    with open(node.ckptd, "rb") as file:
+        program = file.read()
+    node.ckptd = os.path.join(node.folder, "ckptd")
+    other = b"9.9-other".ljust(len(ours[-1]), b"r")[:len(ours[-1])]
+    with open(node.ckptd, "wb") as file:
+        file.write(program.replace(ours[-1] + b"\0", other + b"\0"))
+    os.chmod(node.ckptd, 0o755)
+    return other.decode()
+
+
+def nodes_apart(folder):
+    """Another node has another version, and then another clock."""
+    cluster = Cluster(folder, ("a", "b"))
+    one, two = cluster.nodes
+    path, other = os.path.join(folder, "clock"), other_version(two)
+
+    def peer():
+        return one.status()["nodes"]["peers"][0]
+
+    def set_clock(seconds):
+        with open(path, "wb") as file:
+            file.write(struct.pack("q", seconds))
+        return comes(lambda: abs((peer()["clock_ahead_seconds"] or 0) - seconds) < 3)
+
+    with open(path, "wb") as file:
+        file.write(struct.pack("q", 0))
+    try:
+        one.spawn("--nodes.look_ms", "100")
+        two.spawn("--nodes.look_ms", "100", env=dict(
+            os.environ, LD_PRELOAD=os.path.join(BUILD, "shims/clock.so"), CLOCK_FILE=path))
+        for node in cluster.nodes:
+            node.wait_until_it_answers()
+        one.wait_until_it_reaches(two)
+        known = comes(lambda: peer()["clock_ahead_seconds"] is not None)
+        found = Found(one.where)
+        rows = [row["verdict"] for row in found.rows["node n2"]]
+        test("a node of another version is a warning, and its clock is right", known and
+             found.is_told("node n2", "warn", f"its ckptd is {other}, and this one is ") and
+             found.is_told("node n2", "ok", "a call takes ") and len(rows) == 2, found.out)
+        for seconds, verdict, way in ((600, "bad", "ahead of"), (-10, "warn", "behind")):
+            comes_so = set_clock(seconds)
+            found = Found(one.where)
+            alarms = [alarm for alarm in one.status()["alarms"] if "the clock of node n2" in alarm]
+            test(f"a node whose clock is {abs(seconds)} s {way} ours is {verdict}", comes_so and
+                 found.is_told("node n2", verdict, "its clock is ", f" s {way} that of this ckptd")
+                 and (verdict == "bad") == (len(alarms) == 1), (found.out, alarms))
+    finally:
+        cluster.close()
+
+
 def disks():
     folder = tempfile.mkdtemp(prefix="dr-")
     disk = Disk(folder, 96, 400)
@@ -201,6 +256,8 @@ def main():
     finally:
         world.close()
     network()
+    with scratch("dr-") as folder:
+        nodes_apart(folder)
     if refusal:
         skip(["a disk that is nearly full is bad", "a store in memory is bad"], refusal)
     else:

@@ -16,7 +16,8 @@
 #define DAYS_WARN 30.0
 #define CLOCK_WARN_S 1.0
 #define CLOCK_BAD_S 60.0
-#define HOURS_BAD 24.0 /* as for the alarm */
+#define NODE_CLOCK_BAD_S 30.0 /* as for the alarm */
+#define HOURS_BAD 24.0        /* as for the alarm */
 #define HOURS_WARN 72.0
 #define SAVES_WARN 3u /* there should be space for so many */
 #define INODES_WARN 1024u
@@ -74,7 +75,7 @@ static void report_days(struct doctor *doctor, const char *check, double seconds
 {
     double days = seconds / DAY_S;
     const char *advice =
-        "create a new one (deploy/certificates) and put it there: ckptd and clients "
+        "create a new one (holdfast-certificates) and put it there: ckptd and clients "
         "load it without a restart";
     enum verdict verdict = verdict_of(days < DAYS_BAD, days < DAYS_WARN);
     if (days < 0)
@@ -96,7 +97,7 @@ static void check_own_certificate(struct doctor *doctor)
         error = tls_directory_identify(&principal, folder);
     if (error != 0) {
         doctor_say_error(doctor, doctor->is_far ? DOCTOR_BAD : DOCTOR_WARN, "certificate",
-                         "holdfast-certificates creates what is missing (deploy/certificates)");
+                         "holdfast-certificates creates what is missing");
         return;
     }
     snprintf(whose, sizeof whose, "%s of %.400s", principal.name, folder);
@@ -194,6 +195,25 @@ static void check_storage(struct doctor *doctor)
 
 /* ---- other nodes ---- */
 
+/* What the node tells of itself; ckptd measures its clock to half the time of a call. */
+static void check_node_state(struct doctor *doctor, const char *check, const json_t *node)
+{
+    const char *ours = member_text(doctor->status, "version");
+    const char *its = member_text(json_object_get(node, "told"), "version");
+    const json_t *clock = json_object_get(node, "clock_ahead_seconds");
+    double ahead = json_number_value(clock), off = fabs(ahead);
+    if (its[0] != '\0' && strcmp(its, ours) != 0)
+        doctor_say(doctor, DOCTOR_WARN, check,
+                   "install the same version on all nodes: it may refuse calls of the newer one",
+                   "its ckptd is %s, and this one is %s", its, ours);
+    if (json_is_number(clock) && off > CLOCK_WARN_S)
+        doctor_say(doctor, verdict_of(off > NODE_CLOCK_BAD_S, true), check,
+                   "let all nodes follow the same NTP servers: ages, retention by time and the "
+                   "ends of certificates go by these clocks",
+                   "its clock is %.1f s %s that of this ckptd", off,
+                   ahead < 0 ? "behind" : "ahead of");
+}
+
 static void check_node(struct doctor *doctor, const json_t *node)
 {
     const json_t *links = json_object_get(node, "links");
@@ -214,6 +234,7 @@ static void check_node(struct doctor *doctor, const json_t *node)
         doctor_say(doctor, verdict_of(false, json_number_value(trip) > ROUND_TRIP_WARN_S), check,
                    "check the network between: a commit needs calls between the nodes",
                    "a call takes %.2f ms", 1e3 * json_number_value(trip));
+    check_node_state(doctor, check, node);
 }
 
 static void check_nodes(struct doctor *doctor)
