@@ -6,12 +6,14 @@
 #include "ckptd/status/http_page.h"
 #include "proto/base/json.h"
 
+#include <math.h>
 #include <string.h>
 
 #define RELOAD_S 10
-#define COLUMNS_MAX 9
+#define COLUMNS_MAX 13
 
-enum unit { TEXT, PLAIN, BYTES, SECONDS, MILLISECONDS }; /* all but TEXT are aligned right */
+/* All but TEXT and COUNTS, an object of integers, are aligned right. */
+enum unit { TEXT, COUNTS, PLAIN, BYTES, SECONDS, MILLISECONDS };
 
 /* The browser's own colours, light or dark. A table that is too wide scrolls in its div. */
 static const char style[] =
@@ -41,6 +43,7 @@ static const struct section {
       {"failed saves in a row", "failures_in_row", PLAIN},
       {"damaged", "damaged", PLAIN},
       {"checkpoints", "checkpoints", PLAIN},
+      {"by tier", "copies", COUNTS},
       {"bytes", "bytes", BYTES},
       {"age in the far tier", "far_age_seconds", SECONDS},
       {"ranks here", "ranks", PLAIN}}},
@@ -81,12 +84,18 @@ static const struct section {
     {"Other nodes",
      "nodes.peers",
      {{"node", "name", TEXT},
+      {"version", "told.version", TEXT},
       {"lost", "lost", TEXT},
       {"silent", "silent_seconds", SECONDS},
+      {"clock ahead", "clock_ahead_seconds", SECONDS},
+      {"left for saves", "told.disk.bytes_left", BYTES},
       {"checkpoints", "checkpoints", PLAIN},
       {"waiting", "waiting", PLAIN},
       {"waiting bytes", "waiting_bytes", BYTES},
-      {"errors", "errors", PLAIN}}},
+      {"in per second", "links.bulk.bytes_per_second_in", BYTES},
+      {"out per second", "links.bulk.bytes_per_second_out", BYTES},
+      {"errors", "errors", PLAIN},
+      {"last error", "last_error", TEXT}}},
     {"Memory",
      "pool",
      {{"pool", "bytes", BYTES},
@@ -124,7 +133,7 @@ static void write_bytes(FILE *out, double bytes)
 static void write_seconds(FILE *out, double seconds)
 {
     if (seconds < 120)
-        fprintf(out, "%.0f s", seconds);
+        fprintf(out, "%.0f s", fabs(seconds) < 0.5 ? 0.0 : seconds);
     else if (seconds < 7200)
         fprintf(out, "%.0f min", seconds / 60);
     else
@@ -133,7 +142,21 @@ static void write_seconds(FILE *out, double seconds)
 
 static const char *class_of(enum unit unit)
 {
-    return unit == TEXT ? "" : " class=\"n\"";
+    return unit == TEXT || unit == COUNTS ? "" : " class=\"n\"";
+}
+
+/* "local 3, far 2" */
+static void write_counts(FILE *out, const json_t *counts)
+{
+    const char *name, *separator = "";
+    json_t *count;
+    json_object_foreach((json_t *)counts, name, count)
+    {
+        fputs(separator, out);
+        write_text(out, name);
+        fprintf(out, " %lld", (long long)json_integer_value(count));
+        separator = ", ";
+    }
 }
 
 static void write_cell(FILE *out, const json_t *value, enum unit unit)
@@ -151,7 +174,9 @@ static void write_cell(FILE *out, const json_t *value, enum unit unit)
         fprintf(out, "%.1f", json_number_value(value));
     else if (json_is_boolean(value))
         fputs(json_is_true(value) ? "yes" : "no", out);
-    else if (json_is_null(value))
+    else if (json_is_object(value))
+        write_counts(out, value);
+    else if (!value || json_is_null(value))
         fputs("&ndash;", out);
     else
         write_text(out, json_string_value(value));
@@ -203,12 +228,15 @@ static void write_alarms(FILE *out, const json_t *alarms)
 
 void http_page_write(FILE *out, const json_t *status)
 {
+    const char *node = json_string_value(json_at(status, "nodes.name")); /* needs no escape */
+    const char *before = node ? " of node " : "";
+    node = node ? node : "";
     fprintf(out,
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
             "<meta name=\"viewport\" content=\"width=device-width\">\n"
-            "<meta http-equiv=\"refresh\" content=\"%d\">\n<title>ckptd</title>\n"
-            "<style>%s</style>\n</head>\n<body>\n<h1>ckptd</h1>\n<p>Store ",
-            RELOAD_S, style);
+            "<meta http-equiv=\"refresh\" content=\"%d\">\n<title>ckptd%s%s</title>\n"
+            "<style>%s</style>\n</head>\n<body>\n<h1>ckptd%s%s</h1>\n<p>Store ",
+            RELOAD_S, before, node, style, before, node);
     write_text(out, json_string_value(json_at(status, "store")));
     fputs(", version ", out);
     write_text(out, json_string_value(json_at(status, "version")));

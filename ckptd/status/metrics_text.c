@@ -221,6 +221,8 @@ static const struct row {
     {RUN, HISTOGRAM, "save_seconds", "Time of its saves, from begin to commit.", NULL},
     {RUN, HISTOGRAM, "load_seconds", "Time of its loads, from open to close.", NULL},
     {RUN, GAUGE, "checkpoints", "Checkpoints of the run.", NULL},
+    {RUN, GAUGE, "copies.local", "Checkpoints of it that are on this node's disk.", NULL},
+    {RUN, GAUGE, "copies.far", "Checkpoints of it that are in the far tier.", NULL},
     {RUN, GAUGE, "damaged", "Damaged checkpoints of the run.", NULL},
     {RUN, GAUGE, "bytes", "Bytes of its checkpoints.", NULL},
     {RUN, GAUGE, "newest_step", "Step of its newest whole checkpoint.", NULL},

@@ -284,6 +284,24 @@ static json_t *describe_run_seconds(const struct histogram *seconds)
     return memcmp(seconds, &none, sizeof none) != 0 ? histogram_describe(seconds) : json_null();
 }
 
+/* How many checkpoints each tier has, whole or the part of that node, nearest tier first:
+ * {"local": 3, "n2": 3, "far": 2}. A tier without one is left out. */
+static json_t *describe_run_copies(const struct run *run)
+{
+    int counts[NUM_TIERS] = {0};
+    json_t *copies = json_object();
+    for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
+        for (uint32_t i = 0; i < copies_count(c); i++) {
+            const struct copy *copy = copies_get(c, i);
+            counts[copy->tier] += copy->is_there && !copy->is_damaged;
+        }
+    for (unsigned at = 0; at < NUM_TIERS; at++)
+        if (counts[at] > 0)
+            json_object_set_new(copies, tier_name(run->service, (enum tier_index)at),
+                                json_integer(counts[at]));
+    return copies;
+}
+
 static json_t *describe_run(const struct run *run)
 {
     const struct session_ranks ranks = session_ranks_of(run);
@@ -300,11 +318,12 @@ static json_t *describe_run(const struct run *run)
     while (newest && newest->damaged)
         newest = newest->next;
     return json_pack(
-        "{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:s, s:i, s:o, s:o, "
-        "s:s, s:s, s:o, s:o, s:o}",
-        "run", run->name, "checkpoints", checkpoints, "damaged", damaged, "bytes", bytes,
-        "newest_step", newest ? json_integer((json_int_t)newest->summary.step) : json_null(),
-        "newest_attempt", newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
+        "{s:s, s:i, s:o, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:s, s:i, s:o, "
+        "s:o, s:s, s:s, s:o, s:o, s:o}",
+        "run", run->name, "checkpoints", checkpoints, "copies", describe_run_copies(run), "damaged",
+        damaged, "bytes", bytes, "newest_step",
+        newest ? json_integer((json_int_t)newest->summary.step) : json_null(), "newest_attempt",
+        newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
         "newest_age_seconds", age >= 0 ? json_integer(age) : json_null(), "far_age_seconds",
         describe_far_age(run), "commit_interval_seconds",
         interval >= 0 ? json_real(interval) : json_null(), "commit_wait_seconds",

@@ -14,10 +14,11 @@ import os
 import re
 import socket
 
-from lib_nodes import free_port
+from lib_nodes import Cluster, free_port, scratch
 from lib_store import World, comes, comes_to, make_tier
-from lib_tap import end, test
+from lib_tap import end, need_programs, test
 
+need_programs("openssl")
 HOST = "127.0.0.1"
 CONNECTIONS = 16  # web.c: of one address
 
@@ -90,7 +91,8 @@ def says(world, page, numbers):
     code, text, headers = page.ask("/")
     test("/ is a page of the run and its newest checkpoint, which loads nothing",
          code == 200 and f'<tr><td>{world.run}</td><td class="n">1</td>' in text and
-         "No alarm" in text and "default-src 'none'" in headers["Content-Security-Policy"] and
+         "<td>local 1, far 1</td>" in text and "No alarm" in text and
+         "default-src 'none'" in headers["Content-Security-Policy"] and
          not re.search("<script|src=|href=[^/]*//", text) and len(text) < 8192, text)
     test("names on it are escaped", "/&lt;b&gt;store," in text and "<b>" not in text, text)
 
@@ -136,6 +138,42 @@ def is_bounded(world, page):
     test("when they end the next is served", comes_to(is_served, 200))
 
 
+def cells(text, section):
+    """Of the rows of a section: by the titles of its columns."""
+    table = re.search(f"<h2>{section}</h2>(.*?)</table>", text, re.S)[1]
+    heads, *rows = [re.findall("<t[hd][^>]*>(.*?)</t[hd]>", row)
+                    for row in re.findall("<tr>(.*?)</tr>", table, re.S)]
+    return [dict(zip(heads, row, strict=True)) for row in rows]
+
+
+def names_nodes(folder):
+    cluster, port = Cluster(folder, ("a", "b")), free_port(HOST)
+    one, two = cluster.nodes
+    try:
+        one.spawn("--http.listen", f"{HOST}:{port}", "--nodes.look_ms", "200")
+        two.spawn()
+        for node in cluster.nodes:
+            node.wait_until_it_answers()
+        one.wait_until_it_reaches(two)
+        one.save([1])
+
+        def shown():
+            text = Page(port).ask("/")[1]
+            (run,), (peer,) = cells(text, "Runs"), cells(text, "Other nodes")
+            return (run["by tier"] == "local 1, n2 1" and peer["out per second"].endswith("iB") and
+                    peer["version"] == one.status()["version"] and peer["clock ahead"] == "0 s" and
+                    peer["left for saves"].endswith("iB"))
+        test("the page shows checkpoints by tier, and of another node version, room and rates",
+             comes(shown), Page(port).ask("/")[1])
+        text, numbers = Page(port).ask("/")[1], Page(port).ask("/metrics")[1]
+        test("it names its own node", "<h1>ckptd of node n1</h1>" in text, text)
+        test("the clock of another node is exported",
+             re.search(r'^holdfast_node_clock_ahead_seconds{node="n2"} -?\d\S*$', numbers, re.M),
+             numbers)
+    finally:
+        cluster.close()
+
+
 def main():
     world = World()
     world.store = os.path.join(world.folder, "<b>store")
@@ -155,6 +193,8 @@ def main():
         world.stop()
     finally:
         world.close()
+    with scratch("wb-") as folder:
+        names_nodes(folder)
     end()
 
 
