@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define RELOAD_S 10
-#define COLUMNS_MAX 13
+#define COLUMNS_MAX 12
 
 /* All but TEXT and COUNTS, an object of integers, are aligned right. */
 enum unit { TEXT, COUNTS, PLAIN, BYTES, SECONDS, MILLISECONDS };
@@ -18,7 +18,7 @@ enum unit { TEXT, COUNTS, PLAIN, BYTES, SECONDS, MILLISECONDS };
 /* The browser's own colours, light or dark. A table that is too wide scrolls in its div. */
 static const char style[] =
     ":root{color-scheme:light dark}"
-    "body{font-family:sans-serif;margin:1em auto;padding:0 1em;max-width:75em}"
+    "body{font-family:sans-serif;margin:1em auto;padding:0 1em;max-width:84em}"
     "h2{font-size:1.1em;margin:1.2em 0 .4em}"
     "p,li{overflow-wrap:anywhere}"
     "div{overflow-x:auto}table{border-collapse:collapse}"
@@ -94,8 +94,7 @@ static const struct section {
       {"waiting bytes", "waiting_bytes", BYTES},
       {"in per second", "links.bulk.bytes_per_second_in", BYTES},
       {"out per second", "links.bulk.bytes_per_second_out", BYTES},
-      {"errors", "errors", PLAIN},
-      {"last error", "last_error", TEXT}}},
+      {"errors", "errors", PLAIN}}},
     {"Memory",
      "pool",
      {{"pool", "bytes", BYTES},
