@@ -6,7 +6,7 @@
  * ckptd's start, never less) ends in _total and needs no since_start. Only counters end so: `name`
  * renames a gauge. A boolean is 0 or 1, a list counts its members, a text is 1 if it is not empty,
  * and an unknown value (null) has no line. A histogram (core/histogram.h) has a line for each
- * bound.
+ * bound. Names never change: pace_quiet_wait_ms keeps its unit, for which promtool has a remark.
  *
  * Numbers of a run have its name as a label, holdfast_run_damaged{run="a"}; so have those of its
  * copies, holdfast_replication_lag_seconds{run="a"}, and those of another node,
@@ -190,6 +190,7 @@ static const struct row {
     {SERVICE, GAUGE, "pace.write_rate", "pace.write_rate of the configuration.", NULL},
     {SERVICE, GAUGE, "pace.quiet", "pace.quiet of the configuration.", NULL},
     {SERVICE, GAUGE, "pace.quiet_wait_ms", "pace.quiet_wait_ms of the configuration.", NULL},
+    {SERVICE, GAUGE, "pace.quiet_wait_seconds", "The same in seconds.", NULL},
     {SERVICE, GAUGE, "pace.ranks_busy", "Ranks in a busy phase.", NULL},
     {SERVICE, GAUGE, "pace.chunks_held", "Chunks that are held back.", NULL},
     {SERVICE, COUNTER, "pace.held_by_rate_seconds",

@@ -83,10 +83,11 @@ static json_t *describe_pace(const struct service *service)
 {
     const struct config *config = service->config;
     const struct throttle_queue *gate = service->throttle_queue;
-    return json_pack("{s:i, s:I, s:b, s:I, s:i, s:i, s:f, s:f, s:I}", "cpu_nice",
+    return json_pack("{s:i, s:I, s:b, s:I, s:f, s:i, s:i, s:f, s:f, s:I}", "cpu_nice",
                      (int)config->pace_cpu_nice, "write_rate", (json_int_t)config->pace_write_rate,
                      "quiet", (int)config->pace_quiet, "quiet_wait_ms",
-                     (json_int_t)config->pace_quiet_wait_ms, "ranks_busy",
+                     (json_int_t)config->pace_quiet_wait_ms, "quiet_wait_seconds",
+                     (double)config->pace_quiet_wait_ms / 1000.0, "ranks_busy",
                      (int)session_num_busy(service), "chunks_held", (int)gate->num_held,
                      "held_by_rate_seconds", (double)gate->pace.rate_ms / 1000.0,
                      "held_by_phases_seconds", (double)gate->pace.quiet_ms / 1000.0,

@@ -23,6 +23,10 @@ need("yaml")
 import yaml  # noqa: E402
 
 
+# Of nodes, TLS, and minutes of saves: check_prometheus.py looks for these.
+NOT_HERE = re.compile("holdfast_(node|replication|tls|disk_hours)_")
+
+
 def exported(port):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
         return set(re.findall(r"^(holdfast_\w+)", answer.read().decode(), re.M))
@@ -33,6 +37,7 @@ def dashboard(port):
         panels = json.load(file)["panels"]
     drawn = {name for panel in panels for target in panel["targets"]
              for name in re.findall(r"holdfast_\w+", target["expr"])}
+    drawn = {name for name in drawn if not NOT_HERE.match(name)}
     comes(lambda: drawn <= exported(port))  # once the checkpoint is in the far tier
     test("every metric that the dashboard draws is exported", len(panels) > 5 and
          drawn <= exported(port), drawn - exported(port))
