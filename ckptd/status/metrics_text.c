@@ -228,6 +228,8 @@ static const struct row {
     {RUN, GAUGE, "bytes", "Bytes of its checkpoints.", NULL},
     {RUN, GAUGE, "newest_step", "Step of its newest whole checkpoint.", NULL},
     {RUN, GAUGE, "newest_attempt", "Attempt of that.", NULL},
+    {RUN, GAUGE, "newest_bytes", "Bytes of that.", NULL},
+    {RUN, GAUGE, "newest_bytes_here", "Bytes of it that this node's ranks saved.", NULL},
     {RUN, GAUGE, "newest_age_seconds", "Age of that.", NULL},
     {RUN, GAUGE, "far_age_seconds", "Age of the newest that the far tier has.", NULL},
     {RUN, GAUGE, "commit_interval_seconds", "Time between its commits.", NULL},

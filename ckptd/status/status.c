@@ -303,6 +303,18 @@ static json_t *describe_run_copies(const struct run *run)
     return copies;
 }
 
+/* Of a checkpoint, what this node's ranks write here: all of it, or the share of their shards. */
+static json_int_t bytes_here(const struct checkpoint *checkpoint)
+{
+    const uint32_t shards = checkpoint->summary.world_size;
+    uint32_t here = 0;
+    if (!checkpoint->places || shards == 0)
+        return (json_int_t)checkpoint->summary.bytes;
+    for (uint32_t i = 0; i < shards; i++)
+        here += checkpoint->places[i] == TIER_LOCAL;
+    return (json_int_t)(checkpoint->summary.bytes / shards * here);
+}
+
 static json_t *describe_run(const struct run *run)
 {
     const struct session_ranks ranks = session_ranks_of(run);
@@ -319,21 +331,23 @@ static json_t *describe_run(const struct run *run)
     while (newest && newest->damaged)
         newest = newest->next;
     return json_pack(
-        "{s:s, s:i, s:o, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:s, s:i, s:o, "
-        "s:o, s:s, s:s, s:o, s:o, s:o}",
+        "{s:s, s:i, s:o, s:i, s:I, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:i, s:s, s:i, "
+        "s:s, s:i, s:o, s:o, s:s, s:s, s:o, s:o, s:o}",
         "run", run->name, "checkpoints", checkpoints, "copies", describe_run_copies(run), "damaged",
         damaged, "bytes", bytes, "newest_step",
         newest ? json_integer((json_int_t)newest->summary.step) : json_null(), "newest_attempt",
-        newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
-        "newest_age_seconds", age >= 0 ? json_integer(age) : json_null(), "far_age_seconds",
-        describe_far_age(run), "commit_interval_seconds",
-        interval >= 0 ? json_real(interval) : json_null(), "commit_wait_seconds",
-        wait >= 0 ? json_integer(wait) : json_null(), "failures_in_row", (int)run->health.failures,
-        "last_failure", run->health.reason, "failures_at_client", (int)run->health.at_client,
-        "last_failure_at_client", run->health.client_reason, "ranks", (int)ranks.count,
-        "silent_seconds", ranks.silent_ms >= 0 ? json_integer(ranks.silent_ms / 1000) : json_null(),
-        "silent_rank", ranks.silent_ms >= 0 ? json_integer(ranks.silent) : json_null(),
-        "silent_doing", ranks.doing, "last_lost", run->lost.text, "last_lost_seconds",
+        newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(), "newest_bytes",
+        newest ? (json_int_t)newest->summary.bytes : 0, "newest_bytes_here",
+        newest ? bytes_here(newest) : 0, "newest_age_seconds",
+        age >= 0 ? json_integer(age) : json_null(), "far_age_seconds", describe_far_age(run),
+        "commit_interval_seconds", interval >= 0 ? json_real(interval) : json_null(),
+        "commit_wait_seconds", wait >= 0 ? json_integer(wait) : json_null(), "failures_in_row",
+        (int)run->health.failures, "last_failure", run->health.reason, "failures_at_client",
+        (int)run->health.at_client, "last_failure_at_client", run->health.client_reason, "ranks",
+        (int)ranks.count, "silent_seconds",
+        ranks.silent_ms >= 0 ? json_integer(ranks.silent_ms / 1000) : json_null(), "silent_rank",
+        ranks.silent_ms >= 0 ? json_integer(ranks.silent) : json_null(), "silent_doing",
+        ranks.doing, "last_lost", run->lost.text, "last_lost_seconds",
         run->lost.attempt != 0 ? json_integer((clock_ms() - run->lost.at_ms) / 1000) : json_null(),
         "save_seconds", describe_run_seconds(&run->save_seconds), "load_seconds",
         describe_run_seconds(&run->load_seconds));

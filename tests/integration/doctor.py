@@ -5,7 +5,7 @@ Goal: a healthy node gives 0. Each finding has its verdict and its remedy; 1 whe
 without a ckptd, with all findings of the machine. Method: the real programs, and every finding
 caused: limits by prlimit, certificates of three days, a wrong clock (build/shims/clock.so), a
 seccomp filter (build/shims/no_uring), an absent node, one of another version (a patched program),
-file systems of a mount namespace.
+a far tier that may take 1 MiB a second, file systems of a mount namespace.
 """
 
 import collections
@@ -19,8 +19,9 @@ import tempfile
 from lib_hosts import Disk, Refused, own_mounts, run
 from lib_network import Network, free_port
 from lib_nodes import Cluster, scratch
-from lib_store import BUILD, CLI, PATIENCE, World, comes
+from lib_store import BUILD, CLI, PATIENCE, World, comes, make_tier
 from lib_tap import end, skip, test
+from lib_train import command, make_tokens, prose
 
 REFUSE_RINGS = os.path.join(BUILD, "shims/no_uring")
 HOST = {"memory", "memlock", "nofile", "/dev/shm", "huge pages", "io_uring", "kernel", "cores"}
@@ -62,8 +63,8 @@ def fine(world):
          found.is_told("clock", "ok") and found.is_told("alarm", "ok", "none") and
          found.is_told("memory", "ok", "ckptd's pool, 64.00 MiB"), found.out)
     test("--write measures beside what the last save needed, and leaves nothing",
-         any("MiB written and synced at" in row["found"] and "; the last save: " in row["found"]
-             for row in found.rows["write"]) and
+         any("MiB written and synced at" in row["found"] and "; the last save: " in row["found"] and
+             "; a save of " in row["found"] for row in found.rows["write"]) and
          not [name for name in os.listdir(world.folder) if "bench" in name], found.rows["write"])
     code, out, _ = world.cli("doctor", *world.where)
     said = [line.split(None, 1) for line in out.splitlines() if " -> " not in line]
@@ -180,11 +181,15 @@ def nodes_apart(folder):
             node.wait_until_it_answers()
         one.wait_until_it_reaches(two)
         known = comes(lambda: peer()["clock_ahead_seconds"] is not None)
+        one.save([1])
+        comes(lambda: peer()["links"]["bulk"]["bytes_out"] > 0 and peer()["waiting"] == 0)
         found = Found(one.where)
         rows = [row["verdict"] for row in found.rows["node n2"]]
         test("a node of another version is a warning, and its clock is right", known and
              found.is_told("node n2", "warn", f"its ckptd is {other}, and this one is ") and
-             found.is_told("node n2", "ok", "a call takes ") and len(rows) == 2, found.out)
+             "a call takes " in found.rows["node n2"][0]["found"] and len(rows) == 2, found.out)
+        test("its link has its rates", found.is_told(
+            "link n2", "ok", "iB/s out, ", "/s in during transfers"), found.out)
         for seconds, verdict, way in ((600, "bad", "ahead of"), (-10, "warn", "behind")):
             comes_so = set_clock(seconds)
             found = Found(one.where)
@@ -194,6 +199,29 @@ def nodes_apart(folder):
                  and (verdict == "bad") == (len(alarms) == 1), (found.out, alarms))
     finally:
         cluster.close()
+
+
+def slow_tier(world):
+    far = os.path.join(world.folder, "far")
+    make_tier(world.folder, far)
+    make_tokens(world.folder, prose())
+    world.launch("--tier.store", f"dir:{far}", "--tier.rate", "1MiB", "--tier.quiet", "false")
+    done = subprocess.run(command(world.folder, world.server, "slow", "--training.steps", 8,
+                                  "--checkpoint.interval", 1, "--checkpoint.when_busy", "wait",
+                                  "--model.n_layers", 8),
+                          capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    sent = comes(lambda: world.status()["tier"]["drained"] >= 1)
+    run, = (run for run in world.status()["runs"] if run["run"] == "slow")
+    found = Found(world.where, "--write", world.folder)
+    need = "; saves here need "
+    test("the disk is compared with what saves need, by their bytes and interval",
+         run["newest_bytes_here"] == run["newest_bytes"] > 0 and
+         any(need in row["found"] for row in found.rows["write"]), (run, found.rows["write"]))
+    test("a far tier that takes less than saves make is a warning, with the times of its requests",
+         sent and found.is_told("far tier", "warn", "slowest requests: ", ", median ",
+                                "0 errors since"), (run, found.out))
+    world.stop()
 
 
 def disks():
@@ -253,6 +281,7 @@ def main():
         nobody_there(world)
         world.stop()
         wrong_clock(world)
+        slow_tier(world)
     finally:
         world.close()
     network()

@@ -71,6 +71,10 @@ def tools(folder, cluster):
         with open(path, "rb") as file:
             files.append(file.read())
     test("and the same bytes at both", files[0] == files[1] and len(files[0]) > 1 << 10)
+    parts = [run for node in cluster.nodes[:2] for run in node.status()["runs"]
+             if run["run"] == "whole"]
+    test("the status of each says which half of the bytes its ranks saved", len(parts) == 2 and all(
+        0.9 < 2 * part["newest_bytes_here"] / part["newest_bytes"] <= 1 for part in parts), parts)
 
 
 def resumed(folder, cluster, expected):

@@ -38,11 +38,40 @@ static uint64_t bytes_of_a_save(const json_t *status)
     return bytes;
 }
 
+/* Of one run: what this node's ranks write, per second. An older ckptd reports only the bytes of
+ * all its checkpoints. */
+static double rate_of_run(const json_t *run)
+{
+    double interval = json_number_value(json_object_get(run, "commit_interval_seconds"));
+    uint64_t count = member_number(run, "checkpoints"), bytes;
+    if (json_object_get(run, "newest_bytes_here") != NULL)
+        bytes = member_number(run, "newest_bytes_here");
+    else
+        bytes = count > 0 ? member_number(run, "bytes") / count : 0;
+    return interval > 0 ? (double)bytes / interval : 0;
+}
+
+/* The sum of the runs that have ranks here; without ranks what the largest run needed. */
+static double rate_of_saves(const json_t *status)
+{
+    double sum = 0, most = 0;
+    const json_t *run;
+    size_t index;
+    json_array_foreach(json_object_get(status, "runs"), index, run)
+    {
+        double rate = rate_of_run(run);
+        sum += member_number(run, "ranks") > 0 ? rate : 0;
+        most = rate > most ? rate : most;
+    }
+    return sum > 0 ? sum : most;
+}
+
 static void read_status(struct doctor *doctor)
 {
     const json_t *pool = json_object_get(doctor->status, "pool");
     struct cli here = *doctor->cli;
     doctor->save_bytes = bytes_of_a_save(doctor->status);
+    doctor->need_rate = rate_of_saves(doctor->status);
     if (doctor->is_far)
         return;
     doctor->pool_bytes = member_number(pool, "bytes");
@@ -83,6 +112,7 @@ int cli_doctor(const struct cli *cli)
     if (error == 0)
         read_status(&doctor);
     doctor_check_server(&doctor);
+    doctor_check_tiers(&doctor);
     doctor_check_host(&doctor);
     bool is_whole = json_end();
     int printed = is_whole ? doctor_print(&doctor)

@@ -20,7 +20,8 @@
 #define TEST_BYTES (64ull << 20)
 #define TEST_SECONDS 2.0
 #define SYNC_WARN_S 1.0
-#define FILES_WARN 4096u                  /* limits.sessions = 1024, each with several */
+#define NEED_FACTOR 2.0  /* a save should take at most half of the time to the next */
+#define FILES_WARN 4096u /* limits.sessions = 1024, each with several */
 #define SHM_BYTES_OF_DOCKER (64ull << 20) /* Docker's default for a container */
 #define CORES_WARN 4                      /* two hash (threads.workers), beside the ranks */
 
@@ -78,7 +79,7 @@ static bool is_on_store_disk(const struct doctor *doctor)
            here.st_dev == there.st_dev;
 }
 
-/* Describes the last save: ", the last save: ..."; returns its bytes per second, or 0. A save of
+/* Describes the last save, "; the last save: ..."; returns its bytes per second, or 0. A save of
  * several nodes is the sum of all nodes, so it does not measure this disk. */
 static double describe_last_save(char *out, size_t size, const struct doctor *doctor)
 {
@@ -88,14 +89,28 @@ static double describe_last_save(char *out, size_t size, const struct doctor *do
     double sync = json_number_value(json_object_get(last, "sync_seconds"));
     uint64_t bytes = member_number(last, "bytes");
     char text[32], speed[32];
-    snprintf(out, size, "no save to compare with");
+    out[0] = '\0';
     if (bytes == 0 || json_array_size(json_object_get(nodes, "peers")) > 0 || write + sync <= 0)
         return 0;
     double rate = (double)bytes / (write + sync);
-    snprintf(out, size, "the last save: %s, written in %.2f s, synced in %.2f s: %s/s",
+    snprintf(out, size, "; the last save: %s, written in %.2f s, synced in %.2f s: %s/s",
              text_bytes(text, sizeof text, bytes), write, sync,
              text_bytes(speed, sizeof speed, (uint64_t)rate));
     return rate;
+}
+
+/* "; saves here need 1.50 MiB/s", or how long a save takes at that rate of this disk. */
+static void describe_need(char *out, size_t size, const struct doctor *doctor, double rate)
+{
+    char text[32];
+    if (doctor_need(out, size, doctor)[0] != '\0')
+        return;
+    if (doctor->save_bytes > 0 && rate > 0)
+        snprintf(out, size, "; a save of %s takes %.2f s at that rate",
+                 text_bytes(text, sizeof text, doctor->save_bytes),
+                 (double)doctor->save_bytes / rate);
+    else
+        snprintf(out, size, "; no save to compare with");
 }
 
 static void check_write(struct doctor *doctor)
@@ -106,7 +121,7 @@ static void check_write(struct doctor *doctor)
                              .depth = DISK_TEST_DEPTH,
                              .seconds_max = TEST_SECONDS,
                              .is_write_only = true};
-    char text[32], speed[32], last[160];
+    char text[32], speed[32], last[160], need[96];
     if (test.folder[0] == '\0')
         return;
     if (doctor->store[0] != '\0' && !is_on_store_disk(doctor))
@@ -118,12 +133,14 @@ static void check_write(struct doctor *doctor)
     }
     double rate = disk_test_durable(&test),
            rate_last = describe_last_save(last, sizeof last, doctor);
-    bool is_slow = rate < rate_last / 2 || test.sync.max > SYNC_WARN_S;
+    describe_need(need, sizeof need, doctor, rate);
+    bool is_slow = rate < rate_last / 2 || rate < NEED_FACTOR * doctor->need_rate ||
+                   test.sync.max > SYNC_WARN_S;
     doctor_say(doctor, is_slow ? DOCTOR_WARN : DOCTOR_OK, "write",
                "check what else writes there (iostat -x 1), and measure longer: ckpt-cli bench io",
-               "%s written and synced at %s/s, a sync took up to %.1f ms; %s",
+               "%s written and synced at %s/s, a sync took up to %.1f ms%s%s",
                text_bytes(text, sizeof text, test.write.bytes),
-               text_bytes(speed, sizeof speed, (uint64_t)rate), 1e3 * test.sync.max, last);
+               text_bytes(speed, sizeof speed, (uint64_t)rate), 1e3 * test.sync.max, last, need);
 }
 
 /* ---- memory ---- */

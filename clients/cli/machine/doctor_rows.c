@@ -37,6 +37,16 @@ void doctor_say_error(struct doctor *doctor, enum verdict verdict, const char *c
                report_message(), has_detail ? ": " : "", report_detail());
 }
 
+const char *doctor_need(char *out, size_t size, const struct doctor *doctor)
+{
+    char rate[32];
+    out[0] = '\0';
+    if (doctor->need_rate > 0)
+        snprintf(out, size, "; saves here need %s/s",
+                 text_bytes(rate, sizeof rate, (uint64_t)doctor->need_rate));
+    return out;
+}
+
 static void print_table(const json_t *found)
 {
     char text[FOUND_BYTES];

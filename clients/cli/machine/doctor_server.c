@@ -1,4 +1,4 @@
-/* doctor_server.c - of doctor: checks the state of a ckptd, its disk, the other nodes, and the
+/* doctor_server.c - of doctor: checks the state of a ckptd, its disk, and the
  * certificate with which this user connects. */
 #include "clients/cli/machine/doctor.h"
 
@@ -14,23 +14,15 @@
 #define DAY_S 86400.0
 #define DAYS_BAD 14.0 /* below it ckptd raises an alarm */
 #define DAYS_WARN 30.0
-#define CLOCK_WARN_S 1.0
 #define CLOCK_BAD_S 60.0
-#define NODE_CLOCK_BAD_S 30.0 /* as for the alarm */
-#define HOURS_BAD 24.0        /* as for the alarm */
+#define HOURS_BAD 24.0 /* as for the alarm */
 #define HOURS_WARN 72.0
 #define SAVES_WARN 3u /* there should be space for so many */
 #define INODES_WARN 1024u
-#define ROUND_TRIP_WARN_S 0.05
 
 static double real_of(const json_t *object, const char *name)
 {
     return json_number_value(json_object_get(object, name));
-}
-
-static enum verdict verdict_of(bool is_bad, bool is_warn)
-{
-    return is_bad ? DOCTOR_BAD : is_warn ? DOCTOR_WARN : DOCTOR_OK;
 }
 
 static void check_version(struct doctor *doctor)
@@ -44,7 +36,7 @@ static void check_version(struct doctor *doctor)
     }
     const Holdfast__V1__HelloReply *hello = (const Holdfast__V1__HelloReply *)answer;
     bool is_other = strcmp(hello->version, report_version) != 0;
-    doctor_say(doctor, verdict_of(hello->protocol != RPC_PROTOCOL, is_other), "version",
+    doctor_say(doctor, doctor_verdict(hello->protocol != RPC_PROTOCOL, is_other), "version",
                "install the same version on all nodes, ckptd first",
                "ckptd %s, ckpt-cli %s; protocol %u and %u", hello->version, report_version,
                hello->protocol, RPC_PROTOCOL);
@@ -62,7 +54,7 @@ static void check_clock(struct doctor *doctor)
     }
     double ahead = json_number_value(clock) - doctor->asked_s - half, sure = fabs(ahead) - half;
     doctor_say(
-        doctor, verdict_of(sure > CLOCK_BAD_S, sure > CLOCK_WARN_S), "clock",
+        doctor, doctor_verdict(sure > CLOCK_BAD_S, sure > DOCTOR_CLOCK_WARN_S), "clock",
         "let both machines follow the same NTP servers: ages, retention by time and the ends "
         "of certificates go by these clocks",
         "ckptd's is %.3f s %s ours, give or take %.3f s", fabs(ahead),
@@ -77,7 +69,7 @@ static void report_days(struct doctor *doctor, const char *check, double seconds
     const char *advice =
         "create a new one (holdfast-certificates) and put it there: ckptd and clients "
         "load it without a restart";
-    enum verdict verdict = verdict_of(days < DAYS_BAD, days < DAYS_WARN);
+    enum verdict verdict = doctor_verdict(days < DAYS_BAD, days < DAYS_WARN);
     if (days < 0)
         doctor_say(doctor, verdict, check, advice, "%s expired %.1f days ago", whose, -days);
     else
@@ -135,8 +127,8 @@ static void check_alarms(struct doctor *doctor)
     json_array_foreach(alarms, index, alarm)
     {
         const char *text = json_string_value(alarm);
-        doctor_say(doctor, DOCTOR_BAD, "alarm", "docs/operations.md says what to do", "%s",
-                   text != NULL ? text : "?");
+        doctor_say(doctor, DOCTOR_BAD, "alarm", "do what it says; ckptd's log has the details",
+                   "%s", text != NULL ? text : "?");
     }
     if (json_array_size(alarms) == 0)
         doctor_say(doctor, DOCTOR_OK, "alarm", "", "none");
@@ -148,7 +140,7 @@ static void report_hours(struct doctor *doctor, const json_t *hours)
 {
     double left = json_number_value(hours);
     if (json_is_number(hours))
-        doctor_say(doctor, verdict_of(left < HOURS_BAD, left < HOURS_WARN), "disk fills",
+        doctor_say(doctor, doctor_verdict(left < HOURS_BAD, left < HOURS_WARN), "disk fills",
                    "set retention.keep_last, or take a larger disk",
                    "full in %.1f h at the rate of the last saves", left);
 }
@@ -162,13 +154,13 @@ static void check_room(struct doctor *doctor)
     if (member_number(disk, "bytes_total") == 0)
         return; /* unlimited or unknown; the alarms report the latter */
     if (need > 0)
-        doctor_say(doctor, verdict_of(left < need, left / SAVES_WARN < need), "disk room",
+        doctor_say(doctor, doctor_verdict(left < need, left / SAVES_WARN < need), "disk room",
                    "remove checkpoints (ckpt-cli prune), set retention.keep_last, or take a larger "
                    "disk",
                    "%s left for saves, of which the last had %s",
                    text_bytes(have, sizeof have, left), text_bytes(size, sizeof size, need));
     else
-        doctor_say(doctor, verdict_of(left == 0, false), "disk room",
+        doctor_say(doctor, doctor_verdict(left == 0, false), "disk room",
                    "free some space, or raise storage.usable_fraction",
                    "%s left for saves; no save was committed yet",
                    text_bytes(have, sizeof have, left));
@@ -186,62 +178,11 @@ static void check_storage(struct doctor *doctor)
     bool has_ring = strncmp(storage, "io_uring", strlen("io_uring")) == 0;
     bool is_cached = strstr(storage, "through the page cache") != NULL;
     bool is_unregistered = strstr(storage, "unregistered") != NULL;
-    doctor_say(doctor, verdict_of(false, !has_ring || is_cached || is_unregistered), "storage",
+    doctor_say(doctor, doctor_verdict(false, !has_ring || is_cached || is_unregistered), "storage",
                is_cached  ? "put the store on ext4 or xfs: without O_DIRECT saves go through memory"
                : has_ring ? "set LimitMEMLOCK=infinity of ckptd's unit"
                           : "allow io_uring in ckptd's container: threads write, which is slower",
                "%s", storage);
-}
-
-/* ---- other nodes ---- */
-
-/* What the node tells of itself; ckptd measures its clock to half the time of a call. */
-static void check_node_state(struct doctor *doctor, const char *check, const json_t *node)
-{
-    const char *ours = member_text(doctor->status, "version");
-    const char *its = member_text(json_object_get(node, "told"), "version");
-    const json_t *clock = json_object_get(node, "clock_ahead_seconds");
-    double ahead = json_number_value(clock), off = fabs(ahead);
-    if (its[0] != '\0' && strcmp(its, ours) != 0)
-        doctor_say(doctor, DOCTOR_WARN, check,
-                   "install the same version on all nodes: it may refuse calls of the newer one",
-                   "its ckptd is %s, and this one is %s", its, ours);
-    if (json_is_number(clock) && off > CLOCK_WARN_S)
-        doctor_say(doctor, verdict_of(off > NODE_CLOCK_BAD_S, true), check,
-                   "let all nodes follow the same NTP servers: ages, retention by time and the "
-                   "ends of certificates go by these clocks",
-                   "its clock is %.1f s %s that of this ckptd", off,
-                   ahead < 0 ? "behind" : "ahead of");
-}
-
-static void check_node(struct doctor *doctor, const json_t *node)
-{
-    const json_t *links = json_object_get(node, "links");
-    const json_t *trip = json_object_get(json_object_get(links, "control"), "rtt_seconds");
-    bool is_lost = json_is_true(json_object_get(node, "lost"));
-    uint64_t silent_s = member_number(node, "silent_seconds");
-    char check[64];
-    snprintf(check, sizeof check, "node %s", member_text(node, "name"));
-    report_make_printable(check);
-    if (is_lost || silent_s > 0)
-        doctor_say(doctor, verdict_of(is_lost, true), check,
-                   "check that its ckptd runs, and the network between: it receives no copies",
-                   "%s for %llu s: %s", is_lost ? "lost, silent" : "silent",
-                   (unsigned long long)silent_s, member_text(node, "offline"));
-    else if (!json_is_number(trip))
-        doctor_say(doctor, DOCTOR_WARN, check, "ask again in a moment", "it has not answered yet");
-    else
-        doctor_say(doctor, verdict_of(false, json_number_value(trip) > ROUND_TRIP_WARN_S), check,
-                   "check the network between: a commit needs calls between the nodes",
-                   "a call takes %.2f ms", 1e3 * json_number_value(trip));
-    check_node_state(doctor, check, node);
-}
-
-static void check_nodes(struct doctor *doctor)
-{
-    const json_t *nodes = json_object_get(doctor->status, "nodes"), *node;
-    size_t index;
-    json_array_foreach(json_object_get(nodes, "peers"), index, node) check_node(doctor, node);
 }
 
 void doctor_check_server(struct doctor *doctor)
@@ -259,5 +200,4 @@ void doctor_check_server(struct doctor *doctor)
     check_alarms(doctor);
     check_room(doctor);
     check_storage(doctor);
-    check_nodes(doctor);
 }
