@@ -35,7 +35,7 @@ def checks(world, name):
 def reads(world):
     run = world.run
     listed = world.cli("list", *world.where)[1]
-    test("STATE names the tier that has it", listed.count("bucket (far)") == 3, listed)
+    test("STATE names the tier that has it", listed.count("remote tier (far)") == 3, listed)
     test("verify --all proves all that list shows", checks(world, run)[:2] == (0, [3, 2, 1]),
          checks(world, run))
     there = os.path.join(world.folder, "there"), os.path.join(world.folder, "here")

@@ -289,6 +289,8 @@ int store_read_pin(struct store_pin *out, struct storage *store,
                    const struct manifest_summary *summary);
 /* Does another tier than the local one have a copy? `tiers` is a server's list, or NULL. */
 bool tiers_have_copies(const char *tiers);
+/* The level as text: a server's far tier, the level "bucket", may be a directory. */
+const char *tiers_level(const char *durability, const char *tiers);
 
 #define DAMAGE_HINT "run `ckpt-cli verify`, or take an older checkpoint"
 

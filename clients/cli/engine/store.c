@@ -247,3 +247,9 @@ bool tiers_have_copies(const char *tiers)
 {
     return tiers && tiers[0] != '\0' && strcmp(tiers, "local") != 0;
 }
+
+const char *tiers_level(const char *durability, const char *tiers)
+{
+    return tiers_have_copies(tiers) && strcmp(durability, "bucket") == 0 ? "remote tier"
+                                                                         : durability;
+}

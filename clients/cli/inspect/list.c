@@ -128,7 +128,8 @@ static void print_row_text(FILE *out, const struct row *row, bool is_first)
     text_safe(safe, sizeof safe, /* attempt 0: the whole run cannot be read */
               row->attempt == 0 ? row->run
                                 : text_checkpoint(row->run, row->step, row->attempt).text);
-    snprintf(state, sizeof state, "%s (%s)", row->durability, row->tiers ? row->tiers : "");
+    snprintf(state, sizeof state, "%s (%s)", tiers_level(row->durability, row->tiers),
+             row->tiers ? row->tiers : "");
     text_safe(text, sizeof text,
               row->damage[0] != '\0'          ? row->damage
               : tiers_have_copies(row->tiers) ? state

@@ -251,7 +251,8 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     printf("%-12s %s in %s\n", "size", text_bytes(size, sizeof size, summary->bytes),
            text_count(summary->shards, "shard").text);
     printf("%-12s %u\n", "ranks", summary->world_size);
-    printf("%-12s %s\n", "durability", text_safe(text, sizeof text, shown->durability));
+    printf("%-12s %s\n", "durability",
+           text_safe(text, sizeof text, tiers_level(shown->durability, shown->tiers)));
     if (tiers_have_copies(shown->tiers))
         printf("%-12s %s\n", "copies", text_safe(text, sizeof text, shown->tiers));
     bool is_verified = verified_find(&verified, shown->store, summary);
