@@ -157,7 +157,7 @@ static bool check_certificates(const struct config *config)
     printf("certificates: %s, valid for %.1f days\n", config->tls_directory, days);
     if (days > 0)
         return true;
-    report_error(ERR_DENIED, "make new ones: deploy/certificates",
+    report_error(ERR_DENIED, "make new ones: holdfast-certificates",
                  "the certificate or the authority in %s has expired", config->tls_directory);
     return fail();
 }

@@ -94,7 +94,7 @@ int network_check_certificate(const char *directory)
                ? error
                : report_error(ERR_DENIED,
                               "issue one for holdfast://node/NAME: "
-                              "deploy/certificates",
+                              "holdfast-certificates",
                               "the certificate in %s is for %s, and ckptd needs one for a node",
                               directory, self.name);
 }

@@ -85,7 +85,7 @@ void tls_stamp(struct tls_stamp *out, const char *directory)
 
 static int fail_file(const char *path)
 {
-    return report_error(ERR_INVALID, "make it anew: deploy/certificates",
+    return report_error(ERR_INVALID, "make it anew: holdfast-certificates",
                         "%s could not be used: %s", path, tls_error_text());
 }
 

@@ -154,7 +154,7 @@ static int fail_handshake(const SSL *ssl)
 {
     long verified = SSL_get_verify_result(ssl);
     const char *text = tls_error_text();
-    return report_error(ERR_DENIED, "look at the certificates of both ends: deploy/certificates",
+    return report_error(ERR_DENIED, "look at the certificates of both ends: holdfast-certificates",
                         "a TLS handshake failed: %s",
                         verified != X509_V_OK ? X509_verify_cert_error_string(verified) : text);
 }

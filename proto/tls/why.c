@@ -18,7 +18,7 @@ int tls_explain_failure(const char *name, const struct address *server, const ch
     char byte, reason[256];
     int error = tls_directory_check(&end_s, directory);
     if (error == 0 && end_s <= time(NULL))
-        return report_error(ERR_UNAVAILABLE, "make new ones: deploy/certificates",
+        return report_error(ERR_UNAVAILABLE, "make new ones: holdfast-certificates",
                             "the certificate or the authority in %s has ended", directory);
     error = error == 0 ? tls_keys_open_client(&keys, directory, "h2") : error;
     if (error != 0)

@@ -88,7 +88,7 @@ static int read_pem(char **out, const char *directory, const char *name)
         return 0;
     }
     free(text);
-    return report_error(text ? ERR_INVALID : ERR_MEMORY, "make it anew: deploy/certificates",
+    return report_error(text ? ERR_INVALID : ERR_MEMORY, "make it anew: holdfast-certificates",
                         "%s could not be read, or is no certificate", path);
 }
 
@@ -101,7 +101,7 @@ static int make_keys(struct keys **out, const char *digest, const char *authorit
     keys->credentials = grpc_ssl_credentials_create(authority, pair, NULL, NULL);
     if (!keys->credentials) {
         free(keys);
-        return report_error(ERR_INVALID, "make them anew: deploy/certificates",
+        return report_error(ERR_INVALID, "make them anew: holdfast-certificates",
                             "the files of the directory with the certificate do not fit each "
                             "other");
     }
