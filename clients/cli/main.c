@@ -224,6 +224,19 @@ static void choose_format(struct cli *cli)
         strcpy(cli->format, is_hf ? "hf" : "safetensors");
 }
 
+/* A time of 0 is the default, "not given", so it cannot be given. */
+static int refuse_zero(const struct cli *cli, const bool *is_set)
+{
+    static const enum setting times[] = {STEP_TIME, SAVE_TIME};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        const struct option *option = &command_settings[times[i]];
+        if (is_set[times[i]] && *(const double *)((const char *)cli + option->offset) <= 0)
+            return report_error(ERR_INVALID, "leave it out to take the measured time",
+                                "--%s must be above 0 seconds", option->key);
+    }
+    return 0;
+}
+
 /* Checks rules that the option table cannot express. */
 static int check_usage(const struct command *command, struct cli *cli, const bool *is_set,
                        int num_args)
@@ -236,6 +249,7 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
                                 command_settings[i].key);
     }
     ERR_TRY(refuse_empty(cli, is_set));
+    ERR_TRY(refuse_zero(cli, is_set));
     if (takes(command, SHARD_SIZE))
         choose_format(cli);
     if (is_set[SHARD_SIZE] && strcmp(cli->format, "hf") != 0)

@@ -126,6 +126,8 @@ static int collect(struct figures *out, const struct cli *cli)
     uint64_t mtbf, restart;
     *out = (struct figures){0};
     ERR_TRY(span_parse(&mtbf, "mtbf", cli->mtbf));
+    if (cli->mtbf[0] != '\0' && mtbf == 0)
+        return report_error(ERR_INVALID, "such as 30d, 12h", "--mtbf must be above 0");
     ERR_TRY(span_parse(&restart, "restart-time", cli->restart_time));
     ERR_TRY(selection_parse(&selection, cli->args[0]));
     ERR_TRY(cli->store[0] != '\0' ? read_store(out, cli) : read_server(out, cli, &selection));
