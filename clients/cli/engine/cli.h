@@ -348,6 +348,11 @@ int checkpoint_manifest(struct manifest **out, struct storage *store,
  * checkpoint is damaged, for which `list` exits with 1. */
 int list_read(struct json_t **out, bool *out_has_damage, const struct cli *cli);
 
+/* ---- history.c ---- */
+
+/* The journal of a run, an array of events, the oldest first; json_decref() it. */
+int journal_read(struct json_t **out, const struct cli *cli, const char *run);
+
 /* ---- settings.c: the settings of two checkpoints ---- */
 
 /* An array of {"what", "first", "second"}; json_decref() it. A member is missing if its side has no
