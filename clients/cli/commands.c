@@ -96,7 +96,7 @@ const struct option command_settings[] = {
     [ON_ALARM] = OPTION_STRING(struct cli, on_alarm, "on-alarm", "",
                                "a shell command for an alarm, whose text is in $HOLDFAST_ALARM"),
     [MTBF] = OPTION_STRING(struct cli, mtbf, "mtbf", "",
-                           "mean time between failures of a node: 30d, 12h"),
+                           "mean time between failures of a node: 30d, 12h; default: as measured"),
     [NODES] =
         OPTION_INT(struct cli, nodes, "nodes", 1, 1, 1 << 24, "nodes of the job; --mtbf is of one"),
     [RESTART_TIME] = OPTION_STRING(struct cli, restart_time, "restart-time", "",
@@ -277,16 +277,28 @@ const struct command commands[] = {
      "to be damaged never counts. The plan prints why each one stays. To let an older one go\n"
      "that is kept as proven, verify newer ones. rm removes damaged or unwanted ones by name.\n"
      "If nothing in a run was read back, the rules and the last two apply.\n" TRASH_NOTES},
-    {"advise", "CHECKPOINT", "compute how often to save", 1, 1,
+    {"advise", "CHECKPOINT", "compute how often to save, how many to keep, where to copy", 1, 1,
      WHERE | OF_A_RUN | BIT(MTBF) | BIT(NODES) | BIT(RESTART_TIME) | BIT(STEP_TIME) |
          BIT(SAVE_TIME),
      cli_advise,
-     "By Daly's formula (2006), from three times: a step, training's wait for a save (both are\n"
-     "in the checkpoint), and --mtbf, which cannot be measured here. now: the same with the\n"
-     "interval that the checkpoint was saved with. Lost time is the waits for saves, the\n"
-     "training since the last durable save, and --restart-time. If the ckptd's last save was\n"
+     "Each of the three parts ends with the settings: checkpoint.* are the trainer's keys, all\n"
+     "others ckptd's.\n"
+     "Interval: by Daly's formula (2006), from three times: a step, training's wait for a save\n"
+     "(both are in the checkpoint), and the mean time between failures of the job. Without\n"
+     "--mtbf that is counted in the run's journal (server history): starts with lost ranks, and\n"
+     "those that end without a stop and are followed by another. A run without a failure is\n"
+     "taken to fail once in its time of training, or in 24 h if that is longer. now: the same\n"
+     "with the interval that the checkpoint was saved with. Lost time is the waits for saves,\n"
+     "the training since the last durable save, and --restart-time. If the ckptd's last save was\n"
      "of this run, it also prints how long that took to become durable: no shorter interval is\n"
-     "advised. Set checkpoint.interval to the result; with auto the trainer does this itself.\n"},
+     "advised. With checkpoint.interval = auto the trainer does this itself.\n"
+     "Retention: fit is how many checkpoints of this size fit, with those that are there, on 80 %\n"
+     "of a directory's disk or what ckptd has left. One is being saved, and ckptd may keep five\n"
+     "beside the rule; the others are kept, as far as they reach back a week, and at least two.\n"
+     "full: when the disk is full if nothing is removed; the present rate is ckptd's own.\n"
+     "Replication: what the loss of the node's disk costs, by tier, with the measured time of a\n"
+     "copy, and the tier where that is least. A tier that needs longer for a copy than between\n"
+     "two failures is not advised. A directory does not tell of other tiers.\n"},
     {"report", "RUN --output FILE.html", "write a page on a run: curves, starts, changes", 1, 1,
      WHERE | OF_A_RUN | BIT(OUTPUT) | BIT(METRICS) | BIT(FORCE), cli_report,
      "One HTML file without scripts, which loads nothing else: a summary; curves of the loss\n"

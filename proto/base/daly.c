@@ -3,8 +3,7 @@
 
 #include <math.h>
 
-/* Daly, equation 37. */
-static double best_interval(const struct daly *daly)
+double daly_interval(const struct daly *daly)
 {
     double wait = daly->wait, failures = daly->failures;
     if (wait >= 2 * failures)
@@ -29,6 +28,6 @@ struct daly_cost daly_cost(const struct daly *daly, double seconds)
 
 struct daly_cost daly_best(const struct daly *daly)
 {
-    double seconds = best_interval(daly), least = daly->durable - daly->wait;
+    double seconds = daly_interval(daly), least = daly->durable - daly->wait;
     return daly_cost(daly, seconds > least ? seconds : ceil(least / daly->step) * daly->step);
 }

@@ -29,6 +29,8 @@ struct daly_cost {
     double overhead, saves;
 };
 
+/* Equation 37, not rounded, without the lower bound. */
+double daly_interval(const struct daly *daly);
 /* The cost of an interval, rounded to whole steps. `step` and `failures` are above 0. */
 struct daly_cost daly_cost(const struct daly *daly, double seconds);
 /* The cheapest interval and its cost. `wait` is above 0, too. */

@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
-"""advise - the save interval that ckpt-cli recommends.
+"""advise - the save interval, retention and copies that ckpt-cli recommends.
 
 Goal: the recommended interval has the least loss, by the trainer's measurements in its checkpoint,
-or by options. It is never shorter than a save takes. Missing figures are asked for by name. A
-trainer that chooses its interval itself uses it, and its bits are those of any other run. Method: a
-tiny run of the real trainer, read through its ckptd and from the directory. The test computes the
-loss of each interval independently, as the sum of restarts and lost work.
+or by options. It is never shorter than a save takes. Failures are counted in the journal; missing
+figures are asked for by name. What is to be kept fits on the disk, and a copy goes into the tier
+that ckptd has. ckptd and trainer accept the settings. A trainer that chooses its interval itself
+uses it, and its bits are those of any other run. Method: a tiny run of the real trainer, read
+through its ckptd and from the directory. The test computes the loss of each interval independently,
+as the sum of restarts and lost work.
 """
 
 import json
 import math
 import os
 import re
+import shutil
 import subprocess
+import time
 
-from lib_store import World
+from lib_store import World, comes, make_tier, wait_until
 from lib_tap import end, test
-from lib_train import command, make_tokens, prose
+from lib_train import Trainer, command, make_tokens, prose
 
 
 def lost(wait, failures, restart, seconds):
@@ -58,10 +62,10 @@ def measured(world, step):
     test("the trainer's checkpoint says how long a step takes, as its log does",
          step / 3 < found["step_seconds"] < 1.5 * step + 0.01, (step, found))
     test("and how long training waits for a save", 0 < found["save_wait_seconds"] < 100, found)
+    other = dict.fromkeys(("durable_seconds", "now", "advised", "retention", "replication"))
     test("a ckptd tells how long the last save took, and all else is the directory's",
          found["durable_seconds"] > 0 and there["durable_seconds"] is None and
-         {**found, **dict.fromkeys(("durable_seconds", "now", "advised"))} ==
-         {**there, **dict.fromkeys(("durable_seconds", "now", "advised"))}, (found, there))
+         {**found, **other} == {**there, **other}, (found, there))
     now = there["now"]
     test("now: the interval that it was saved with", now["steps"] == 20 and
          math.isclose(now["seconds"], 20 * found["step_seconds"]), found)
@@ -138,11 +142,112 @@ def least(world):
          slow["advised"]["seconds"] - (slow["durable_seconds"] - 1e-7) < 0.00011, slow)
 
 
+def kept(world):
+    wait_until(lambda: os.path.isdir(os.path.join(world.store, "r", "history")), "the journal")
+    for where in (world.where, ("--store", world.store)):
+        found = advice(world, where=where)
+        disk, keep = found["retention"], found["retention"]["set"]["retention.keep_last"]
+        wall = found["advised"]["seconds"] + found["save_wait_seconds"]
+        test("as many fit as the room and those that are there have space for",
+             disk["held_bytes"] >= 2 * found["bytes"] and disk["fit"] ==
+             (disk["room_bytes"] + disk["held_bytes"] + disk["trash_bytes"]) // found["bytes"] and
+             disk["has_space"] == (disk["fit"] > 2), found)
+        week = math.ceil(7 * 86400 / wall) + 1
+        test("and are kept, but for the one being saved and five beside the rule, or a week's",
+             keep == max(2, min(week, disk["fit"] - 6)) and
+             math.isclose(disk["reach_seconds"], (keep - 1) * wall), found)
+        test("the disk is full sooner with the interval of now, as saves come sooner",
+             math.isclose(disk["hours_to_full_advised"] * found["bytes"] / wall * 3600,
+                          disk["room_bytes"] + disk["trash_bytes"], rel_tol=1e-6) and
+             (disk["hours_to_full_is_measured"] or
+              disk["hours_to_full"] <= disk["hours_to_full_advised"]), found)
+
+
+def copied(world):
+    """By a ckptd with a far tier, after one without any."""
+    alone = advice(world, "--step-time", 60)["replication"]
+    text = world.cli("advise", "r", *world.where, "--step-time", 60)[1]
+    test("without a second tier a lost disk costs all of the training, and one is to be set up",
+         alone["lost_seconds_local"] == 40 * 60 and not alone["is_configured"] and
+         "tier.store" in alone["set"] and "costs all 40.0 min" in text, (alone, text))
+    world.stop()
+    far = os.path.join(world.folder, "far")
+    make_tier(world.folder, far)
+    world.launch("--tier.store", "dir:" + far, "--tier.quiet", "false")
+
+    def tier():
+        return advice(world)["replication"]["far"] or {}
+    comes(lambda: tier().get("copy_seconds") and tier()["behind_seconds"] is not None)
+    found = advice(world, "--step-time", 60)
+    both = found["replication"]
+    test("with one a lost disk costs an interval and a copy, whose time was measured",
+         both["advised"] == "bucket" and both["is_configured"] and
+         math.isclose(both["far"]["lost_seconds"], found["advised"]["seconds"] +
+                      found["save_wait_seconds"] + both["far"]["copy_seconds"]) and
+         both["set"] == {"tier.every": 1, "checkpoint.durability": "bucket"}, found)
+
+
+def taken(world):
+    """Each section of the text ends with settings that the programs accept."""
+    out = world.cli("advise", "r", *world.where)[1]
+    sections = [part.strip().split("\n") for part in out.split("\n\n")]
+    settings = [re.findall(r"^(?:set|or|) +([a-z_]+\.[a-z_]+) = (.*)$", "\n".join(part), re.M)
+                for part in sections]
+    test("interval, retention and copies each end with settings", len(sections) == 3 and
+         all(settings) and all(f"{key} = {value}" in part[-1] for part, found in
+                               zip(sections, settings) for key, value in found[-1:]), out)
+    words = [word for found in settings[:1] + settings[2:] for key, value in found
+             if key.startswith("checkpoint.") for word in ("--" + key, json.loads(value))]
+    trainer = subprocess.run(command(world.folder, world.server, "r", *words,
+                                     "--estimate"),
+                             capture_output=True, text=True, timeout=100)
+    words = [word for found in settings for key, value in found
+             if not key.startswith("checkpoint.") for word in ("--" + key, value)]
+    code, _, said = world.check("--tier.store", "dir:" + os.path.join(world.folder, "far"), *words)
+    test("which trainer and ckptd accept", code == 0 and trainer.returncode == 0,
+         (said, trainer.stderr))
+    test("beside the formula with its numbers", re.search(
+        r"^formula +t = sqrt\(2 D M\) .* = sqrt\(2 \* [0-9.e-]+ \* 86400\).* = [0-9.]+ s ", out,
+        re.M), out)
+
+
+def failed(world):
+    """A start whose ranks are killed, after a while, and the next one."""
+    def start(*options):
+        return Trainer(command(world.folder, world.server, "dead", "--training.steps", 40,
+                               "--checkpoint.interval", 10, "--lr_scheduler.total_steps", 40,
+                               "--metrics.log_freq", 40, "--comm.ranks", 2, *options))
+    first = start("--debug.pause_at_step", 11)
+    wait_until(lambda: any(entry["run"] == "dead" for entry in world.listed(*world.where)),
+               lambda: world.log())
+    time.sleep(2)
+    first.kill()
+    first.communicate()
+    second = start()
+    said = second.communicate()[1]
+    assert second.returncode == 0, said
+    figures = ("--step-time", 1, "--save-time", 1, "--json")
+    code, out, said = world.cli("advise", "dead", *world.where, *figures)
+    found = json.loads(out)
+    measured_by = found["interval"]
+    test("lost ranks are a failure, and the time of training is that of all starts", code == 0 and
+         measured_by["failures_from"] == "measured" and measured_by["starts"] == 2 and
+         measured_by["starts_lost"] == 1 and measured_by["starts_unexplained"] == 0 and
+         2 <= measured_by["trained_seconds"] == found["failure_seconds"], (out, said))
+
+
 def unknown(world):
-    said = advice(world, code=2)
-    test("without --mtbf it asks for that", "--mtbf" in said["hint"], said)
+    found = advice(world)
+    test("a short run without a failure is taken to fail as often as checkpoint.mtbf says",
+         found["failure_seconds"] == 86400 and found["interval"]["failures_from"] == "assumed",
+         found)
+    copy = os.path.join(world.folder, "copy")
+    world.copy_store(copy)
+    shutil.rmtree(os.path.join(copy, "r", "history"))
+    said = advice(world, where=("--store", copy), code=2)
+    test("without --mtbf and without a journal it asks for that", "--mtbf" in said["hint"], said)
     world.save((1,))
-    (run,) = {one["run"] for one in world.listed()} - {"r"}
+    (run,) = {one["run"] for one in world.listed()} - {"r", "auto", "fixed", "dead"}
     code, _, said = world.cli("advise", run, *world.where, "--mtbf", "1d")
     test("of another program's checkpoint it asks for the time of a step", code == 2 and
          "--step-time" in said, said)
@@ -151,7 +256,7 @@ def unknown(world):
     code, out, said = world.cli("advise", run, *world.where, "--mtbf", "1d", "--step-time",
                                 1, "--save-time", 2)
     test("told both it advises, and knows no interval that is set", code == 0 and
-         "advised" in out and "now" not in out, out + said)
+         "advised" in out and not re.search("^now", out, re.M), out + said)
 
 
 def main():
@@ -160,9 +265,13 @@ def main():
         world.launch()
         measured(world, trained(world))
         least(world)
-        unknown(world)
+        kept(world)
         chosen(world)
         same_bits(world)
+        copied(world)
+        taken(world)
+        failed(world)
+        unknown(world)
     finally:
         world.close()
     end()
