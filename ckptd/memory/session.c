@@ -436,13 +436,29 @@ static void note_lost(const struct session *session, const char *doing)
                                               .detail = run->lost.text + length + strlen(" of ")});
 }
 
+/* The last rank of an attempt on this node has left, and none was lost. */
+static void note_left(const struct session *session)
+{
+    struct run *run = session->run;
+    unsigned long long attempt = session->attempt;
+    char by[32], detail[64];
+    if (run->lost.attempt == attempt || !is_alone(session))
+        return;
+    snprintf(by, sizeof by, "rank %u", session->rank);
+    snprintf(detail, sizeof detail, "the last of attempt %llu to leave", attempt);
+    history_note(run, &(struct history_event){.name = "end", .by = by, .detail = detail});
+}
+
 void session_lost(struct session *session)
 {
     char doing[ARENA_TELL_MAX];
     /* At shutdown ckptd itself ends the connections. */
-    if (session->is_rank && session->control && !session->run->service->is_closing &&
-        arena_notes_describe(doing, &session->control->notes))
-        note_lost(session, doing);
+    if (session->is_rank && session->control && !session->run->service->is_closing) {
+        if (arena_notes_describe(doing, &session->control->notes))
+            note_lost(session, doing);
+        else if (arena_notes_has_left(&session->control->notes))
+            note_left(session);
+    }
     session_end(session, "its connection ended");
 }
 

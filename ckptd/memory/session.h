@@ -86,7 +86,8 @@ int session_new_rank(struct session **out, struct service *service,
 /* ERR_BUSY. A session that is not a rank's is for loads. */
 int session_new(struct session **out, struct service *service, struct run *run);
 void session_end(struct session *session, const char *why);
-/* Its connection has ended. Logs a rank that has not left by itself, with its last phase. */
+/* Its connection has ended. Logs a rank that has not left by itself, with its last phase. The
+ * journal has the first such rank of an attempt, or the last one that left. */
 void session_lost(struct session *session);
 void session_drain(struct session *session);
 /* The rank no longer uses the image of `save`; 0: any image. */

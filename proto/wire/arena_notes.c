@@ -89,6 +89,11 @@ void arena_note_leave(struct arena_notes *notes)
     __atomic_store_n(&notes->has_left, 1, __ATOMIC_RELEASE);
 }
 
+bool arena_notes_has_left(struct arena_notes *notes)
+{
+    return __atomic_load_n(&notes->has_left, __ATOMIC_ACQUIRE) != 0;
+}
+
 /* ---- from node to node ---- */
 
 static void copy_notes(struct arena_note *to, struct arena_note *from, uint32_t count,
@@ -158,7 +163,7 @@ bool arena_notes_describe(char out[ARENA_TELL_MAX], struct arena_notes *notes)
 {
     struct arena_note note, first = {.number = 0}, last = first, lane = first, done = first;
     out[0] = '\0';
-    if (__atomic_load_n(&notes->has_left, __ATOMIC_ACQUIRE) != 0)
+    if (arena_notes_has_left(notes))
         return false;
     for (uint32_t i = 0; i < ARENA_CALLS; i++) {
         if (!copy_note(&note, &notes->calls[i]))

@@ -27,6 +27,7 @@ void arena_note_lane(struct arena_notes *notes, const struct arena_note *note,
                      const struct arena_text *text);
 /* The rank ends the session in order. */
 void arena_note_leave(struct arena_notes *notes);
+bool arena_notes_has_left(struct arena_notes *notes);
 
 /* Copies the notes, whose writer may be at work, over those in `to`, but not the mark of the end:
  * `later_ns` is added to their times. */

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """history - the journal of a run, and the scrub as an operator starts and pauses it.
 
-Goal: ckptd, and ckpt-cli on the directory, list in order who opened an attempt, committed, pinned,
-unpinned and removed, and when, across a restart, and within the journal's bound. Method: the real
-programs; a journal that is full is written by hand.
+Goal: ckptd, and ckpt-cli on the directory, list in order who opened an attempt, committed, left,
+pinned, unpinned and removed, and when, across a restart, and within the journal's bound. Method:
+the real programs; a journal that is full is written by hand.
 """
 
 import glob
@@ -34,14 +34,17 @@ def told(world):
     world.cli("unpin", f"{world.run}@1", *world.where)
     world.cli("prune", world.run, "--keep-last", 3, *world.where)
     served = events(world, *world.where)
-    want = [event for step in (1, 2, 3, 4) for event in (("attempt", None), ("commit", step))]
+    want = [event for step in (1, 2, 3, 4)
+            for event in (("attempt", None), ("commit", step), ("end", None))]
     want += [("pin", 1), ("unpin", 1), ("remove", 1)]
-    test("attempts, commits, pins and removals are told, in order", named(served) == want, served)
+    test("attempts, commits, ends, pins and removals are told, in order", named(served) == want,
+         served)
     test("with the user and process that asked for each", all(
-        e["by"].startswith(f"user {os.getuid()}, process ") for e in served), served)
+        e["by"].startswith("rank " if e["event"] == "end" else f"user {os.getuid()}, process ")
+        for e in served), served)
     test("a later attempt tells from whom it took over",
-         "takes over from attempt 1 of user" in served[2]["detail"], served[2])
-    test("and a pin its note", served[8]["detail"] == "the best", served[8])
+         "takes over from attempt 1 of user" in served[3]["detail"], served[3])
+    test("and a pin its note", served[12]["detail"] == "the best", served[12])
     now = time.strftime("%Y-%m-%dT%H", time.gmtime())
     test("and the time of each", all(e["time"][:11] == now[:11] for e in served), served)
     world.stop()
@@ -65,7 +68,8 @@ def bounded(world):
     journal = sorted(glob.glob(os.path.join(folder, "*")))
     found = events(world, "--store", world.store)
     test("a journal that is full loses its oldest events for new ones", len(journal) == 2 and
-         os.path.getsize(journal[1]) <= BOUND and named(found)[-1] == ("commit", 5) and
+         os.path.getsize(journal[1]) <= BOUND and
+         named(found)[-2:] == [("commit", 5), ("end", None)] and
          named(found)[0] == ("old", None), (journal, found[-3:]))
 
 

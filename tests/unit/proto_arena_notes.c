@@ -78,7 +78,9 @@ TEST(test_arena_notes__a_rank_that_left_is_no_loss)
     struct arena_notes notes = {0};
     struct arena_note note = call_of(1, 3);
     arena_note_call(&notes, &note, &gather);
+    assert_false(arena_notes_has_left(&notes));
     arena_note_leave(&notes);
+    assert_true(arena_notes_has_left(&notes));
     char text[ARENA_TELL_MAX];
     assert_false(arena_notes_describe(text, &notes));
     assert_string_equal(text, "");
