@@ -286,12 +286,12 @@ const struct command commands[] = {
      "Interval: by Daly's formula (2006), from three times: a step, training's wait for a save\n"
      "(both are in the checkpoint), and the mean time between failures of the job. Without\n"
      "--mtbf that is counted in the run's journal (server history): starts with lost ranks, and\n"
-     "those that end without a stop and are followed by another. A run without a failure is\n"
-     "taken to fail once in its time of training, or in 24 h if that is longer. now: the same\n"
-     "with the interval that the checkpoint was saved with. Lost time is the waits for saves,\n"
-     "the training since the last durable save, and --restart-time. If the ckptd's last save was\n"
-     "of this run, it also prints how long that took to become durable: no shorter interval is\n"
-     "advised. With checkpoint.interval = auto the trainer does this itself.\n"
+     "those that end without a stop or a last save and are followed by another. A run without a\n"
+     "failure is taken to fail once in its time of training, or in 24 h if that is longer. now:\n"
+     "the same with the interval that the checkpoint was saved with. Lost time is the waits for\n"
+     "saves, the training since the last durable save, and --restart-time. If the ckptd's last\n"
+     "save was of this run, it also prints how long that took to become durable: no shorter\n"
+     "interval is advised. With checkpoint.interval = auto the trainer does this itself.\n"
      "Retention: fit is how many checkpoints of this size fit, with those that are there, on 80 %\n"
      "of a directory's disk or what ckptd has left. One is being saved, and ckptd may keep five\n"
      "beside the rule; the others are kept, as far as they reach back a week, and at least two.\n"
@@ -435,9 +435,9 @@ const struct command commands[] = {
      "saved; pin, unpin, adopt: that user asked for it; remove: by a prune or by retention;\n"
      "lost: the first rank of its attempt that died, by a signal or with its node, with the\n"
      "call it was in. If its ckptd is on another node, that call is up to a second old, and\n"
-     "the event comes 5 s later or with the next start. found, vanish: a checkpoint was copied\n"
-     "in, or moved away, without ckptd. A ckptd that is killed may lose the events of the last\n"
-     "second; its log has them.\n"},
+     "the event comes 5 s later or with the next start. end: its last rank on this node left by\n"
+     "itself, and none died. found, vanish: a checkpoint was copied in, or moved away, without\n"
+     "ckptd. A ckptd that is killed may lose the events of the last second; its log has them.\n"},
     {"server scrub", "ACTION [RUN]",
      "start a pass of ckptd's scrub, pause it, or print its progress", 1, 2, BIT(SERVER), cli_scrub,
      "start: begins a pass over the run, or over all runs, at scrub.rate. pause: until the\n"

@@ -212,10 +212,10 @@ def taken(world):
 
 
 def failed(world):
-    """A start whose ranks are killed, after a while, and the next one."""
-    def start(*options):
-        return Trainer(command(world.folder, world.server, "dead", "--training.steps", 40,
-                               "--checkpoint.interval", 10, "--lr_scheduler.total_steps", 40,
+    """A start whose ranks are killed, after a while, and two that end in order."""
+    def start(*options, steps=40):
+        return Trainer(command(world.folder, world.server, "dead", "--training.steps", steps,
+                               "--checkpoint.interval", 10, "--lr_scheduler.total_steps", 60,
                                "--metrics.log_freq", 40, "--comm.ranks", 2, *options))
     first = start("--debug.pause_at_step", 11)
     wait_until(lambda: any(entry["run"] == "dead" for entry in world.listed(*world.where)),
@@ -223,15 +223,16 @@ def failed(world):
     time.sleep(2)
     first.kill()
     first.communicate()
-    second = start()
-    said = second.communicate()[1]
-    assert second.returncode == 0, said
+    for steps in (40, 60):
+        other = start(steps=steps)
+        said = other.communicate()[1]
+        assert other.returncode == 0, said
     figures = ("--step-time", 1, "--save-time", 1, "--json")
     code, out, said = world.cli("advise", "dead", *world.where, *figures)
     found = json.loads(out)
     measured_by = found["interval"]
-    test("lost ranks are a failure, and the time of training is that of all starts", code == 0 and
-         measured_by["failures_from"] == "measured" and measured_by["starts"] == 2 and
+    test("lost ranks are a failure, an end with a save is none; the time is of all", code == 0 and
+         measured_by["failures_from"] == "measured" and measured_by["starts"] == 3 and
          measured_by["starts_lost"] == 1 and measured_by["starts_unexplained"] == 0 and
          2 <= measured_by["trained_seconds"] == found["failure_seconds"], (out, said))
 

@@ -16,7 +16,8 @@
 
 /* ---- failures ---- */
 
-/* `text`: S a start, c a commit, L a lost rank, s a stop, o another event, each with its time. */
+/* `text`: S a start, c a commit, t its copy in a tier, L a lost rank, s a stop, E the end of the
+ * last rank, o another event, each with its time. */
 static const struct {
     const char *text;
     uint64_t starts, lost, unexplained;
@@ -31,7 +32,12 @@ static const struct {
     {"S10 c110 s120 S200", 2, 0, 0, 100, DAY, true},
     {"S10 s20 L30 S200", 2, 0, 0, 20, DAY, true}, /* killed as asked for */
     {"S10 L20 s30", 1, 1, 0, 10, 10, false},
-    {"S10 L20 L30 S40 L50", 2, 2, 0, 30, 15, false}, /* the ranks of a start are one failure */
+    {"S10 L20 L30 S40 L50", 2, 2, 0, 30, 15, false},      /* the ranks of a start are one failure */
+    {"S10 c110 E115 S200", 2, 0, 0, 105, DAY, true},      /* the last save came with the end */
+    {"S10 c110 E116 S200", 2, 0, 1, 106, 106, false},     /* some training was lost */
+    {"S10 c110 t112 E116 S200", 2, 0, 0, 106, DAY, true}, /* it waited for the copy */
+    {"S10 E12 S20 c100", 2, 0, 1, 82, 82, false},
+    {"S10 c110 t180 S200", 2, 0, 1, 100, 100, false},
     {"S10 c110 S200 c300", 2, 0, 1, 200, 200, false},
     {"c10 c110 S200", 2, 0, 1, 100, 100, false},   /* the first start is lost to the journal */
     {"S500 c10 c600 L0", 1, 0, 0, 100, DAY, true}, /* a clock that was set back; no time */
@@ -39,9 +45,9 @@ static const struct {
 
 static enum plan_event event_of(char letter)
 {
-    static const char letters[] = "ScLso";
-    static const enum plan_event events[] = {PLAN_START, PLAN_SAVE, PLAN_LOST, PLAN_STOP,
-                                             PLAN_OTHER};
+    static const char letters[] = "SctLsEo";
+    static const enum plan_event events[] = {PLAN_START, PLAN_SAVE, PLAN_COPY, PLAN_LOST,
+                                             PLAN_STOP,  PLAN_END,  PLAN_OTHER};
     return events[strchr(letters, letter) - letters];
 }
 

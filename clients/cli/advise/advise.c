@@ -148,7 +148,7 @@ static void print_failures(const struct figures *figures)
     printf("%-12s one in %s, restarts %.0f s later", "failures",
            span_text(figures->daly.failures).text, figures->daly.restart);
     if (figures->mtbf == MTBF_MEASURED)
-        printf("; %s in %s of training: %llu with lost ranks, %llu ended without a stop",
+        printf("; %s in %s of training: %llu with lost ranks, %llu without a stop or last save",
                text_count(count, "failure").text, span_text(failures->trained).text,
                (unsigned long long)failures->lost, (unsigned long long)failures->unexplained);
     else if (figures->mtbf == MTBF_ASSUMED && failures->trained >= PLAN_FAILURE_MIN)

@@ -200,8 +200,9 @@ static enum plan_event event_of(const json_t *line)
     static const struct {
         const char *name;
         enum plan_event event;
-    } events[] = {
-        {"attempt", PLAN_START}, {"commit", PLAN_SAVE}, {"lost", PLAN_LOST}, {"stop", PLAN_STOP}};
+    } events[] = {{"attempt", PLAN_START},  {"commit", PLAN_SAVE}, {"drain", PLAN_COPY},
+                  {"replicate", PLAN_COPY}, {"lost", PLAN_LOST},   {"stop", PLAN_STOP},
+                  {"end", PLAN_END}};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (strcmp(member_text(line, "event"), events[i].name) == 0)
             return events[i].event;

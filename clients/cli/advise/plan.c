@@ -26,13 +26,17 @@ void plan_failures_note(struct plan_failures *failures, enum plan_event event, i
         end_start(failures, true);
     if (failures->begin == 0) {
         failures->begin = failures->last = at;
+        failures->saved = 0;
         failures->is_lost = failures->is_stopped = false;
         failures->starts++;
     }
-    if (at > failures->last && event != PLAN_STOP)
+    if (event == PLAN_SAVE || event == PLAN_COPY)
+        failures->saved = at;
+    if (at > failures->last && event != PLAN_STOP && event != PLAN_COPY)
         failures->last = at;
     failures->is_lost |= event == PLAN_LOST && !failures->is_stopped;
-    failures->is_stopped |= event == PLAN_STOP;
+    failures->is_stopped |= event == PLAN_STOP || (event == PLAN_END && failures->saved != 0 &&
+                                                   at - failures->saved <= PLAN_END_SECONDS);
 }
 
 void plan_failures_end(struct plan_failures *failures)

@@ -13,16 +13,27 @@
 
 /* ---- failures ---- */
 
-enum plan_event { PLAN_START, PLAN_SAVE, PLAN_LOST, PLAN_STOP, PLAN_OTHER };
+enum plan_event {
+    PLAN_START,
+    PLAN_SAVE,
+    PLAN_COPY, /* of a save to another tier */
+    PLAN_LOST,
+    PLAN_STOP, /* an operator asks the ranks to end */
+    PLAN_END,  /* the last rank has left by itself */
+    PLAN_OTHER
+};
+
+/* Ranks that leave so soon after a save, or its copy, have lost nothing, and were not lost. */
+#define PLAN_END_SECONDS 5
 
 /* Zero before the first event. A start fails if a rank is lost before anyone asks it to stop. It
- * also counts as failed if the next one begins without a stop: a node that goes down with its ckptd
- * leaves no event. The time of a start ends with its last save or lost rank, so pauses between
- * starts do not count. */
+ * also counts as failed if it ended without a stop, not with a save, and another one followed: a
+ * node that goes down with its ckptd leaves no event, and a rank that loses a peer leaves by
+ * itself. The time of a start ends with its last event, so pauses between starts do not count. */
 struct plan_failures {
     uint64_t starts, lost, unexplained;
-    double trained;      /* of all starts */
-    int64_t begin, last; /* of the present start; begin 0: none */
+    double trained;             /* of all starts */
+    int64_t begin, last, saved; /* of the present start; begin 0: none */
     bool is_lost, is_stopped;
 };
 /* Takes events in their order; `at` is seconds since the epoch. An early part of the journal may be
