@@ -62,6 +62,12 @@ def levels(folder, cluster):
     entry = first.entry("whole", STEPS)
     test("the sender lists who has it", entry.get("durability") == "replicated" and
          entry.get("tiers") == "local,n3", entry)
+    code, out, err = first.cli("advise", "whole", "--step-time", "60", *first.where, "--json")
+    advice = json.loads(out)["replication"] if code == 0 else err
+    test("advise has the time of a copy there, and keeps to it", code == 0 and
+         advice["advised"] == "peer" and advice["peer"]["copy_seconds"] > 0 and
+         advice["peer"]["behind_seconds"] == 0 and advice["far"] is None and
+         advice["set"] == {"nodes.replicas": 2, "checkpoint.durability": "replicated"}, advice)
     wait_until(lambda: third.entry("whole", STEPS).get("durability") == "replicated", third.said)
     test("the receiver, too", third.entry("whole", STEPS)["tiers"] == "local,n1",
          third.entry("whole", STEPS))

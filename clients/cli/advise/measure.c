@@ -141,19 +141,21 @@ static void take_far(struct figures *out, const json_t *status, const json_t *ru
     out->copying.far.copy = copy_seconds(status, "far", out->far.rate, out->bytes);
 }
 
-/* The slowest peer that got copies counts. */
+/* Peers of this node's failure domain get no copies. The slowest peer that got some counts. */
 static void take_peers(struct figures *out, const json_t *status)
 {
     const json_t *nodes = json_object_get(status, "nodes"), *peer;
     const json_t *run = find_named(json_object_get(nodes, "runs"), "run", out->run);
     size_t index;
-    out->copying.peer.is_there = json_array_size(json_object_get(nodes, "peers")) > 0;
     out->copying.replicas = (int64_t)member_number(nodes, "replicas");
     out->peer.behind = json_is_integer(json_object_get(run, "replicated_step"))
                            ? number_at(run, "lag_seconds")
                            : -1;
     json_array_foreach(json_object_get(nodes, "peers"), index, peer)
     {
+        if (strcmp(member_text(peer, "domain"), member_text(nodes, "domain")) == 0)
+            continue;
+        out->copying.peer.is_there = true;
         double rate = number_at(peer, "bytes_per_second");
         double copy = copy_seconds(status, member_text(peer, "name"), rate, out->bytes);
         if (copy > out->copying.peer.copy) {
