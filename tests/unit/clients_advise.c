@@ -36,6 +36,10 @@ static const struct {
     {"S10 c110 E115 S200", 2, 0, 0, 105, DAY, true},      /* the last save came with the end */
     {"S10 c110 E116 S200", 2, 0, 1, 106, 106, false},     /* some training was lost */
     {"S10 c110 t112 E116 S200", 2, 0, 0, 106, DAY, true}, /* it waited for the copy */
+    {"S10 c110 E112 t180 S200", 2, 0, 0, 102, DAY, true}, /* the copy came later */
+    {"S10 c110 E111 c160 L200", 1, 1, 0, 190, 190, false}, /* its ckptd was restarted meanwhile */
+    {"S10 c110 E111 c160 E200 S300", 2, 0, 1, 190, 190, false},
+    {"S10 E111 c113 S200", 2, 0, 0, 103, DAY, true},
     {"S10 E12 S20 c100", 2, 0, 1, 82, 82, false},
     {"S10 c110 t180 S200", 2, 0, 1, 100, 100, false},
     {"S10 c110 S200 c300", 2, 0, 1, 200, 200, false},

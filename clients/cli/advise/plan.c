@@ -7,6 +7,13 @@
 
 /* ---- failures ---- */
 
+/* Did its ranks leave with a save, or when that was copied? */
+static bool has_ended(const struct plan_failures *failures)
+{
+    return failures->ended != 0 && failures->saved != 0 &&
+           failures->ended - failures->saved <= PLAN_END_SECONDS;
+}
+
 /* `is_followed`: another start came after it. */
 static void end_start(struct plan_failures *failures, bool is_followed)
 {
@@ -14,8 +21,17 @@ static void end_start(struct plan_failures *failures, bool is_followed)
         return;
     failures->trained += (double)(failures->last - failures->begin);
     failures->lost += failures->is_lost;
-    failures->unexplained += is_followed && !failures->is_lost && !failures->is_stopped;
+    failures->unexplained +=
+        is_followed && !failures->is_lost && !failures->is_stopped && !has_ended(failures);
     failures->begin = 0;
+}
+
+/* A save long after the end: the ranks had left a ckptd that was restarted. */
+static void note_save(struct plan_failures *failures, int64_t at)
+{
+    if (failures->ended != 0 && at - failures->ended > PLAN_END_SECONDS)
+        failures->ended = 0;
+    failures->saved = at;
 }
 
 void plan_failures_note(struct plan_failures *failures, enum plan_event event, int64_t at)
@@ -26,17 +42,20 @@ void plan_failures_note(struct plan_failures *failures, enum plan_event event, i
         end_start(failures, true);
     if (failures->begin == 0) {
         failures->begin = failures->last = at;
-        failures->saved = 0;
+        failures->saved = failures->ended = 0;
         failures->is_lost = failures->is_stopped = false;
         failures->starts++;
     }
-    if (event == PLAN_SAVE || event == PLAN_COPY)
+    if (event == PLAN_SAVE)
+        note_save(failures, at);
+    else if (event == PLAN_COPY && failures->ended == 0)
         failures->saved = at;
+    else if (event == PLAN_END)
+        failures->ended = at;
     if (at > failures->last && event != PLAN_STOP && event != PLAN_COPY)
         failures->last = at;
     failures->is_lost |= event == PLAN_LOST && !failures->is_stopped;
-    failures->is_stopped |= event == PLAN_STOP || (event == PLAN_END && failures->saved != 0 &&
-                                                   at - failures->saved <= PLAN_END_SECONDS);
+    failures->is_stopped |= event == PLAN_STOP;
 }
 
 void plan_failures_end(struct plan_failures *failures)

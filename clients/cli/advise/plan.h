@@ -32,8 +32,9 @@ enum plan_event {
  * itself. The time of a start ends with its last event, so pauses between starts do not count. */
 struct plan_failures {
     uint64_t starts, lost, unexplained;
-    double trained;             /* of all starts */
-    int64_t begin, last, saved; /* of the present start; begin 0: none */
+    double trained;       /* of all starts */
+    int64_t begin, last;  /* of the present start; begin 0: none */
+    int64_t saved, ended; /* likewise: its last save or copy, its end; 0: none */
     bool is_lost, is_stopped;
 };
 /* Takes events in their order; `at` is seconds since the epoch. An early part of the journal may be
