@@ -4,7 +4,7 @@
 
 #define FLAW_DAMAGED "damaged"
 #define FLAW_UNREAD "unreadable" /* a read failed; its bytes may be whole */
-#define FLAW_MOVED "moved" /* it is in another run's directory: proto/format/origin.h */
+#define FLAW_MOVED "moved"       /* it is in another run's directory: proto/format/origin.h */
 /* Shards without a manifest that no mark proves unfinished: mark.h. */
 #define FLAW_ASIDE "set aside"
 #define FLAW_NEWER "newer" /* a later version wrote it */
