@@ -2,13 +2,13 @@
 # Goal: before a run, --preflight reports for every rank whether its device copies and multiplies
 # correctly and whether it receives the data of each other rank. It ends with 78 when one is
 # broken, or far slower than the others. Every host has lines for itself, its ranks' calls and its
-# disk. --links has a row for each call, payload and group of the mesh, and rates, with which
-# --suggest prices a mesh. Method: CPUs, as threads and as processes, one of which multiplies by
+# disk; neither a stuck disk nor a rank that stands still holds it up. --links has a row for each
+# call, payload and group of the mesh, and rates, with which --suggest prices a mesh. Method: CPUs, as threads and as processes, one of which multiplies by
 # plain C, so it is slow at any load; simulated GPUs (tests/simgpu) that change one bit of one copy
 # or refuse memory.
 . "$(dirname "$0")/lib.sh"
 
-plan 25
+plan 27
 model=(--model.flavor tiny --training.seq_len 64) # small products
 look() { # OUTPUT TRAINER [SETTING...]
     local to=$1
@@ -37,6 +37,32 @@ no_disk() {
         grep -q "warning: host .*: its disk could not be measured" "$tmp/none.out"
 }
 check "a folder that is not there is warned of" no_disk
+stuck_disk() { # a disk that never answers, as a program that does not end
+    mkdir -p "$tmp/stuck"
+    cp "$BUILD/trainer" "$tmp/stuck" # it runs the ckpt-cli beside it
+    printf '#!/bin/sh\necho $$ >%s\nexec sleep 1000\n' "$tmp/stuck/pid" >"$tmp/stuck/ckpt-cli"
+    chmod +x "$tmp/stuck/ckpt-cli"
+    look stuck "$tmp/stuck/trainer" --comm.ranks 2 --debug.preflight_folder "$tmp/stuck" \
+        --comm.init_timeout_seconds 20 &&
+        grep -q "warning: host .*: its disk did not answer in time" "$tmp/stuck.out" &&
+        ! kill -0 "$(cat "$tmp/stuck/pid")"
+}
+check "so is a disk that does not answer, within a time" stuck_disk
+cat >"$tmp/stops" <<END
+#!/bin/sh
+# Rank 1 stands still before it starts.
+[ "\$OMPI_COMM_WORLD_RANK" = 0 ] || kill -STOP \$\$
+exec "$(realpath "$BUILD")/trainer" "\$@"
+END
+chmod +x "$tmp/stops"
+stopped_rank() {
+    look stopped mpirun --allow-run-as-root --oversubscribe -n 2 "$tmp/stops" \
+        --comm.backend mpi --comm.init_timeout_seconds 3
+    [ $? = 75 ] && grep -q "longer than comm.init_timeout_seconds for all ranks to start" \
+        "$tmp/stopped.log"
+}
+check "a rank that does not start ends the others with 75 within comm.init_timeout_seconds" \
+    stopped_rank
 slow_is_named() { # three ranks of one host, and one of another
     local got=0 of=("$BUILD/trainer" --preflight --comm.backend mpi)
     of+=("${model[@]}")
@@ -106,7 +132,7 @@ below_peak() { # the model's products of each size, beside what the processor sh
 }
 check "products of the model's shapes, cut as it will be, are beside the peak" below_peak
 if [ ! -x "$BUILD/tests/trainer_on_simgpu" ]; then
-    for i in {15..25}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
+    for i in {17..27}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
     exit
 fi
 gpus() { # OUTPUT SIMGPU RANKS

@@ -235,7 +235,7 @@ const struct option table_of_ranks[] = {
                "fake_backend: no ranks are started, as with --estimate"),
     INT(comm_init_timeout, "comm.init_timeout_seconds", 300, 0, COUNT_MAX,
         "timeout of a rank's wait for others until the first step of a start is complete; the run "
-        "then exits with 75; 0: none"),
+        "then exits with 75; 0: none; in a preflight at most 100 s"),
     INT(comm_timeout, "comm.train_timeout_seconds", 100, 0, COUNT_MAX,
         "the same for later steps; a load or save may take checkpoint.busy_wait_seconds, "
         "checkpoint.final_seconds and 600 s more"),

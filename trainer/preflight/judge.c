@@ -234,7 +234,9 @@ static void warn(struct finding *all, uint32_t num, uint32_t i)
         preflight_add_text(text, "/dev/shm has %.0f MiB: NCCL and MPI need more",
                            (double)node->shm_bytes / (1 << 20));
     if (node->disk.has_failed)
-        preflight_add_text(text, "its disk could not be measured (ckpt-cli bench io)");
+        preflight_add_text(text, "its disk %s (ckpt-cli bench io)",
+                           node->disk.is_stuck ? "did not answer in time"
+                                               : "could not be measured");
     if (node->ring_error != 0)
         preflight_add_text(text, "io_uring is refused: %s", strerror(node->ring_error));
     if (fabs(node->clock) - node->round_trip / 2 > PREFLIGHT_CLOCK_WARN)

@@ -215,13 +215,18 @@ static int measure_calls(struct trial *t, struct comm *group, const struct trial
     return rc;
 }
 
-/* Runs on the first rank of each host, all at once; other ranks wait. */
+#define DISK_SECONDS 30 /* of each program, if others wait so long */
+
+/* Runs on the first rank of each host, all at once; other ranks wait, up to their own limit. */
 static int measure_disks(struct trial *t, const struct finding *all)
 {
     const struct comm *world = t->rank->world;
     const char *folder = t->rank->config->preflight_folder;
+    int64_t limit_ms = timeouts_init_seconds(t->rank->config) * 1000 / 4;
+    if (limit_ms == 0 || limit_ms > DISK_SECONDS * 1000)
+        limit_ms = DISK_SECONDS * 1000;
     if (folder[0] != '\0' && preflight_speaker(all, world->rank) == world->rank)
-        disk_measure(&t->found->node.disk, folder);
+        disk_measure(&t->found->node.disk, folder, limit_ms);
     return comm_barrier(t->rank->world);
 }
 

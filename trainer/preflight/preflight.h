@@ -51,6 +51,7 @@ struct preflight_products {
 /* Bytes/s of files written one after the other, as by ckptd; 0: not tried. */
 struct disk_facts {
     bool has_failed;
+    bool is_stuck;               /* it did not answer in time */
     double write, durable, read; /* durable: with the syncs */
     double fio_write;            /* by fio; 0: there is none */
 };

@@ -49,7 +49,8 @@ int collectives_measure(struct call_rates *out, struct comm *group, const struct
 
 /* ---- the disk (disk.c) ---- */
 
-void disk_measure(struct disk_facts *out, const char *folder);
+/* Two programs write; each has limit_ms. */
+void disk_measure(struct disk_facts *out, const char *folder, int64_t limit_ms);
 
 /* ---- results (judge.c, judge_pairs.c, print.c) ---- */
 

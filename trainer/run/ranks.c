@@ -8,11 +8,13 @@
 #include "trainer/comm/tcp/tcp.h"
 #include "trainer/config/launched.h"
 #include "trainer/run/seed.h"
+#include "trainer/run/timeouts.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 struct launch {
     const struct config *config;
@@ -54,6 +56,17 @@ static void log_error_of(const struct rank *rank)
               gpu[0] != '\0' ? step : "", report_line());
 }
 
+/* In a preflight each process ends alone, so that the launcher sees which ones did not answer: an
+ * abort of MPI ends them all at once. */
+static void leave_lost_world(struct comm *world, const struct config *config, int exit_code)
+{
+    if (config->preflight && !are_threads(config)) {
+        fflush(NULL);
+        _exit(exit_code);
+    }
+    comm_abort(world, exit_code);
+}
+
 static int with_world(struct comm *world, void *user)
 {
     struct launch *launch = user;
@@ -71,7 +84,7 @@ static int with_world(struct comm *world, void *user)
     if (rc != 0 && report_message()[0] != 0)
         log_error_of(&rank);
     if (world->is_lost)
-        comm_abort(world, exit_code_of(rc));
+        leave_lost_world(world, &config, exit_code_of(rc));
     rank_close(&rank);
     launch->exit_code = exit_code;
     return rc;
@@ -98,10 +111,14 @@ static int rank_main(struct comm *bootstrap, void *user)
 static int open_world(struct comm **out, const struct config *config)
 {
     struct tcp_options options;
-    if (config->comm_backend != BACKEND_NCCL || !launched_by_torchrun())
-        return comm_mpi_open(out);
+    if (config->comm_backend != BACKEND_NCCL || !launched_by_torchrun()) {
+        ERR_TRY(timeouts_meet(config));
+        int rc = comm_mpi_open(out);
+        timeouts_met();
+        return rc;
+    }
     ERR_TRY(tcp_options_of_environment(&options));
-    options.timeout_seconds = config->comm_init_timeout;
+    options.timeout_seconds = timeouts_init_seconds(config);
     return comm_tcp_open(out, &options);
 }
 
