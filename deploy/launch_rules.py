@@ -20,7 +20,9 @@ others are spares. With fewer hosts than --min-nodes the launcher exits with 75,
 provides other hosts.
 
 after_preflight: the results of the ranks -> which hosts are excluded; without other hosts the
-launcher exits with 78.
+launcher exits with 78. Ranks that wait for others give up when two thirds of --preflight-seconds
+are over. So those that have not ended after all of them are broken. If none has, mpirun itself
+hangs, and no host is excluded.
 """
 
 import re
@@ -52,6 +54,7 @@ class Ended(NamedTuple):
     hung: bool = False  # mpirun did not end after its ranks, and was killed
     seconds: float = 0  # how long it lived
     stopping: bool = False  # the launcher got a request to stop
+    late: int = 0  # seconds, after which its ranks were ended; 0: they ended by themselves
 
 
 class Decision(NamedTuple):
@@ -159,25 +162,39 @@ def choose_hosts(options, start, named, excluded, answers):
     return Decision(words, events, ranks=options.ranks * len(hosts), hosts=hosts)
 
 
-def broken_ranks(ended, said):
+def preflight_limit(seconds):
+    """The trainer's options for a preflight that may take so long."""
+    return ["--comm.init_timeout_seconds", str(max(seconds * 2 // 3, 1))]
+
+
+def silent_ranks(ended, ranks):
+    """Those that did not end, though others did."""
+    silent = [rank for rank in range(ranks) if rank not in {*ended.ends, *ended.lost}]
+    return silent if ended.late and len(silent) < ranks else []
+
+
+def broken_ranks(ended, ranks, said):
     """(rank, why) for each broken rank, and for each that ended unlike a preflight, because it
-    could not even begin."""
+    could not even begin, or did not end."""
     found = re.findall(r"^(\d+) .* broken  +(.*)", said, re.M)
     return ([(int(rank), why) for rank, why in found] +
             [(rank, f"it ended with status {status}")
              for rank, status in sorted(ended.ends.items()) if status >= 126] +
             [(rank, f"it was lost to SIG{signal_name(number)}")
-             for rank, number in sorted(ended.lost.items())])
+             for rank, number in sorted(ended.lost.items())] +
+            [(rank, f"it did not answer within {ended.late} s")
+             for rank in silent_ranks(ended, ranks)])
 
 
 def after_preflight(options, ended, ranks, hosts, said, start):
     """exit is None and nothing is excluded: all ranks are fit."""
-    status, broken = start_status(ended, ranks), broken_ranks(ended, said)
+    status, broken = start_status(ended, ranks), broken_ranks(ended, ranks, said)
     events = [f"preflight {start} {status} {len(broken)}"]
     if ended.stopping:
         return Decision(exit=RUN_AGAIN)
     if not broken:
-        words = [f"the preflight ended with status {status} and says of no rank why"]
+        words = [f"no rank of the preflight ended within {ended.late} s" if ended.late else
+                 f"the preflight ended with status {status} and says of no rank why"]
         return Decision(events=events) if status == 0 else Decision(words, events, exit=NO_RETRY)
     words, excluded = [], []
     for rank, why in broken:

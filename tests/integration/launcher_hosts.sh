@@ -6,12 +6,13 @@
 # of ssh. Each ckptd has a socket in its host's /tmp, a private store, and the others as its peers.
 # A third host runs only a ckptd, so two are a majority. The lost host ends with all its processes
 # and its link; it comes back with its store. Then its trainer cannot be executed any more: the
-# preflight detects it, and the third host replaces it.
+# preflight detects it, and the third host replaces it. So it does in another run, when the trainer
+# there stands still from its beginning.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_nodes.sh "$0"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 12
+plan 15
 make_tiny
 export HOLDFAST_BIN=$BUILD
 make_ckptds ctl n1 n2
@@ -39,10 +40,10 @@ begin_host n2 2
 printf '# of this test\nctl\nn1\nn2\n' >"$tmp/hosts"
 echo n2 >"$tmp/excluded"
 
-launch() { # RUN
+launch() { # RUN [OPTION...]
     deploy/launch --config "$tiny" --ranks 1 --hosts-file "$tmp/hosts" --server "$local_server" \
         --nodes 2 --exclude-file "$tmp/excluded" --preflight --host-check "$tmp/check" \
-        --dir "$tmp/$1.dir" --backoff 0.1 --backoff-max 0.5 \
+        --dir "$tmp/$1.dir" "${@:2}" --backoff 0.1 --backoff-max 0.5 \
         --mpirun "--mca plm_rsh_agent $tmp/agent --mca plm rsh" -- --job.run "$1" \
         --metrics.loss_file "$tmp/$1.loss" --training.steps 1000000 --checkpoint.interval 10 \
         >>"$tmp/$1.log" 2>&1 &
@@ -100,6 +101,22 @@ check_equal "asked to stop, the ranks of another host save" "$status: $saved" "7
 last=$(tail -n 1 "$tmp/two.loss" | cut -d ' ' -f 1)
 check "the last step is there" on_node n2 \
     "$BUILD/ckpt-cli" verify --server "$local_server" "two@$last"
+
+# shellcheck disable=SC2016 # of the script
+printf '#!/bin/sh\nkill -STOP $$\n' >"$tmp/stands" && chmod +x "$tmp/stands"
+on_node n1 umount "$BUILD/trainer"
+on_node n1 mount --bind "$tmp/stands" "$BUILD/trainer"
+: >"$tmp/excluded"
+: >"$tmp/three.loss"
+launch three --preflight-seconds 24
+check "a rank that stands still does not hold the preflight up" wait_for 90 has_lines three 1
+check_equal "and its host is named and left out, and a spare takes its place" \
+    "$(starts three): $(cut -d ' ' -f 1,3- "$tmp/three.dir/excluded")
+$(grep -c 'rank 1 on n1 is broken: it did not answer within 24 s' "$tmp/three.log")" \
+    $'2: n1 it did not answer within 24 s\n1'
+nothing_stands() { [ "$(on_node n1 pgrep -fc "$tmp/stands|$BUILD/trainer")" = 0 ]; }
+check "and nothing of it is left there" wait_for 10 nothing_stands
+stop
 
 start_ckptd
 in_background alone --training.steps 1000000

@@ -148,9 +148,16 @@ for name, hosts, ended, said, want in (
          (None, [("a", "it ended with status 126")])),
         ("or is lost", "ab", Ended(137, {}, {2: KILL}), "",
          (None, [("b", "it was lost to SIGKILL")])),
+        ("or has not ended in time, as others have", "ab",
+         Ended(137, {0: 75, 1: 75, 3: 75}, late=9), "",
+         (None, [("b", "it did not answer within 9 s")])),
+        ("in time it may be ended by mpirun", "ab", Ended(75, {0: 75, 1: 75, 3: 75}), "", (78, [])),
+        ("when none has ended, no host is blamed", "ab", Ended(137, late=9), "", (78, [])),
         ("without hosts it ends with 78", "", Ended(78), SAID, (78, [])),
         ("so it does when no rank says why", "ab", Ended(1, {0: 1}), "", (78, [])),
         ("asked to stop, with 75", "ab", Ended(137, {}, {0: KILL}, stopping=True), "", (75, []))):
     next = rules.after_preflight(Options(2, hosts_file="f"), ended, 4, list(hosts), said, 3)
     equal("preflight: " + name, (next.exit, next.excluded), want)
+equal("ranks wait for others for less time than a preflight has",
+      [rules.preflight_limit(seconds)[1] for seconds in (1, 9, 120)], ["1", "6", "80"])
 end()
