@@ -75,6 +75,15 @@ FINAL = {
 }
 
 
+CRASHES = {signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE,
+           signal.SIGSEGV, signal.SIGSYS}
+
+
+def has_crash(lost):
+    """Some rank died of its own fault, and not because others killed it."""
+    return not CRASHES.isdisjoint(lost.values())
+
+
 def signal_name(number):
     try:
         return signal.Signals(number).name[3:]

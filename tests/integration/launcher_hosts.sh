@@ -12,7 +12,7 @@
 . tests/integration/lib_nodes.sh "$0"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 15
+plan 16
 make_tiny
 export HOLDFAST_BIN=$BUILD
 make_ckptds ctl n1 n2
@@ -71,6 +71,9 @@ check "a rank runs on each host" test -e "$tmp/two.dir/start-1/rank-0.pid" -a \
     -e "$tmp/two.dir/start-1/rank-1.far"
 check_equal "and uses the ckptd of its host" "$(for host in ctl n1 n2; do ranks_at "$host"; done |
     paste -sd' ')" "1 1 0"
+kill_ours USR2 "$launcher"
+shown() { [ "$(grep -c 'stacks of process' "$tmp/two.log")" = 2 ]; }
+check "SIGUSR2 to the launcher makes the ranks of both hosts print their stacks" wait_for 20 shown
 is_replicated() { grep -q 'drain: run two, .* durability replicated' "$tmp/ctl.log"; }
 wait_for 40 is_replicated || give_up "no checkpoint would survive a host" "$tmp/two.log"
 end_node n1

@@ -158,6 +158,10 @@ for name, hosts, ended, said, want in (
         ("asked to stop, with 75", "ab", Ended(137, {}, {0: KILL}, stopping=True), "", (75, []))):
     next = rules.after_preflight(Options(2, hosts_file="f"), ended, 4, list(hosts), said, 3)
     equal("preflight: " + name, (next.exit, next.excluded), want)
+for name, lost, want in (("SIGSEGV", {1: SEGV}, True), ("SIGKILL", {1: KILL}, False),
+                         ("the signal of one that noted none", {1: -1}, False),
+                         ("SIGKILL and SIGSEGV", {0: KILL, 2: SEGV}, True), ("nothing", {}, False)):
+    equal(f"{name} is {'a' if want else 'no'} crash", rules.has_crash(lost), want)
 equal("ranks wait for others for less time than a preflight has",
       [rules.preflight_limit(seconds)[1] for seconds in (1, 9, 120)], ["1", "6", "80"])
 end()

@@ -6,7 +6,7 @@
 # has a stand-in too, which follows $tmp/ckptd. The decisions after an end: launcher_rules.py.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 31
+plan 34
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -73,6 +73,12 @@ echo $$ >"$RULES/here.$start.$rank"
 until_is 60 all_have here # none ends before all have begun
 case ${action:-end} in
 kill) kill -KILL $$ ;;
+crash) kill -SEGV $$ ;;
+shows) # until it is asked for its stacks, then until it is killed
+    trap 'echo "$rank" >>"$RULES/shown"' QUIT USR2
+    touch "$RULES/waits.$rank"
+    until_is 60 false
+    ;;
 kill-all) (kill -KILL "${all[@]}") ;; # a subshell outlives them
 kill-all-late) # its own wrapper detects that when the 0.1 s of the others are over
     until_is 20 test -s "$folder/rank-$rank.pid"
@@ -107,7 +113,7 @@ export HOLDFAST_BIN=$bin RULES=$tmp
 scenario() { # LINES
     printf '%s\n' "$1" >"$tmp/plan"
     echo 4 >"$tmp/ready"
-    rm -f "$tmp"/{starts,here.*,told.*,waits.*,saved,ckptd,ckptd-answers,asked}
+    rm -f "$tmp"/{starts,here.*,told.*,waits.*,saved,shown,ckptd,ckptd-answers,asked}
 }
 launch() { # RANKS SCENARIO OPTION...: prints "status: ranks of each start"
     local ranks=$1 status=0
@@ -120,6 +126,9 @@ launch() { # RANKS SCENARIO OPTION...: prints "status: ranks of each start"
 
 check_equal "a rank lost to a signal is left out of the next start" \
     "$(launch 3 $'1 1 kill\n1 0 wait\n1 2 wait')" "0: 3 2"
+check_equal "when one crashes, the others are asked for their stacks before the start ends" \
+    "$(launch 3 $'1 1 crash\n1 0 shows\n1 2 shows'; sort "$tmp/shown" | paste -sd' ')" \
+    $'0: 3 2\n0 2'
 check_equal "78 is passed on without another start" "$(launch 3 $'1 1 exit78\n1 0 wait')" "78: 3"
 check_equal "when all are lost at once, all start again" "$(launch 3 "1 all kill-all")" "0: 3 3"
 check_equal "so they do when one of the wrappers is late" \
@@ -198,6 +207,16 @@ check_equal "SIGUSR1 to its group: the ranks save, it ends with 75 and starts no
     "$end" "75: 0 1, 1 starts"
 check "nothing is said of ranks that did not save" \
     eval '! grep "did not end with 75" "$tmp/group.log"'
+
+scenario $'1 0 shows\n1 1 wait'
+in_background shows 2
+ranks_wait shows
+kill_ours USR2 "$launcher"
+is_shown() { grep -qx 0 "$tmp/shown"; }
+check "SIGUSR2 is passed to the ranks" wait_for 20 is_shown
+kill_ours TERM "$launcher"
+ended
+check_equal "and ends nothing" "${end##*, }" "1 starts"
 
 # As systemd and batch systems do: to every process of the job, here with its own ckptd.
 scenario "1 all wait-ckptd"

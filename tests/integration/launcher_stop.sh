@@ -9,7 +9,7 @@
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 18
+plan 20
 make_tiny
 export HOLDFAST_BIN=$BUILD
 server=unix:$tmp/s store=$tmp/store
@@ -47,9 +47,15 @@ check_stop() { # RUN WHAT
 }
 
 start_run alone
+kill_ours USR2 "$launcher"
+stacks() { # TIMES: of both ranks
+    [ "$(grep -o 'stacks of process [0-9]*' "$tmp/alone.log" | sort | uniq -c |
+        awk -v times="$1" '$1 >= times { ranks++ } END { print ranks + 0 }')" = 2 ]
+}
+check "SIGUSR2 to the launcher: both ranks print their stacks" wait_for 20 stacks 1
+check "SIGUSR2 to the launcher: and their last calls" grep -q "asked by a signal" "$tmp/alone.log"
 kill_ours QUIT "$launcher"
-stacks() { [ "$(grep -o 'stacks of process [0-9]*' "$tmp/alone.log" | sort -u | wc -l)" = 2 ]; }
-check "SIGQUIT to the launcher: both ranks print their stacks" wait_for 20 stacks
+check "SIGQUIT to the launcher: they do so again" wait_for 20 stacks 2
 lines=$(wc -l <"$tmp/alone.loss")
 goes_on() { [ "$(wc -l <"$tmp/alone.loss")" -gt "$((lines + 2))" ]; }
 check "SIGQUIT to the launcher: and train on" wait_for 20 goes_on

@@ -3,9 +3,9 @@
 # correctly and whether it receives the data of each other rank. It ends with 78 when one is
 # broken, or far slower than the others. Every host has lines for itself, its ranks' calls and its
 # disk; neither a stuck disk nor a rank that stands still holds it up. --links has a row for each
-# call, payload and group of the mesh, and rates, with which --suggest prices a mesh. Method: CPUs, as threads and as processes, one of which multiplies by
-# plain C, so it is slow at any load; simulated GPUs (tests/simgpu) that change one bit of one copy
-# or refuse memory.
+# call, payload and group of the mesh, and rates, with which --suggest prices a mesh. Method: CPUs,
+# as threads and as processes, one of which multiplies by plain C, so it is slow at any load;
+# simulated GPUs (tests/simgpu) that change one bit of one copy or refuse memory.
 . "$(dirname "$0")/lib.sh"
 
 plan 27

@@ -32,12 +32,10 @@ static void *take_signals(void *user)
     int number, interrupts = 0;
     pthread_sigmask(SIG_UNBLOCK, &watch->others, NULL);
     while (sigwait(&watch->waited_for, &number) == 0) {
-        if (number == SIGQUIT) {
+        if (number == SIGQUIT || number == SIGUSR2) {
+            if (number == SIGUSR2)
+                flight_dump_all("asked by a signal");
             stacks_dump_all("asked by a signal");
-            continue;
-        }
-        if (number == SIGUSR2) {
-            flight_dump_all("asked by a signal");
             continue;
         }
         if (*watch->stop == 0)

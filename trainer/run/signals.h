@@ -7,8 +7,8 @@
  * the signal thread waits for those with a meaning. Handlers that a library may have set run there,
  * too.
  *
- * The one exception is SIGQUIT, by which an operator makes each thread print its stack
- * (proto/base/stacks.h). Its handler runs on a separate stack, so it does not write below the
+ * The one exception is the signal of proto/base/stacks.h, by which SIGQUIT and SIGUSR2 make each
+ * thread print its stack. Its handler runs on a separate stack, so it does not write below the
  * thread's stack pointer. */
 #ifndef HOLDFAST_TRAINER_RUN_SIGNALS_H
 #define HOLDFAST_TRAINER_RUN_SIGNALS_H
@@ -18,8 +18,8 @@
 /* Call before other threads are started: they inherit the blocked signals. From here on SIGTERM,
  * SIGUSR1, SIGHUP and SIGINT (the last two unless they are ignored: nohup, a background job of a
  * script) set *out_stop; a second SIGINT ends the process at once; SIGUSR2 dumps the flight
- * recorders and SIGQUIT the stacks of all threads, also when every rank hangs. A crash prints
- * stacks, too. ERR_BUSY: no thread could be started. */
+ * recorders and the stacks of all threads, SIGQUIT only the stacks, also when every rank hangs. A
+ * crash prints stacks, too. ERR_BUSY: no thread could be started. */
 int signals_start(volatile sig_atomic_t *out_stop);
 /* The time of the first signal that set *out_stop, as clock_seconds(); 0: none. Any thread. */
 double signals_asked_at(void);
