@@ -310,6 +310,34 @@ TEST(test_preflight__hosts_that_differ_are_warned_of)
     assert_string_equal(all[3].warning, "io_uring is refused: Operation not permitted");
 }
 
+TEST(test_preflight__a_host_with_lower_limits_than_most_is_warned_of)
+{
+    make_equal();
+    for (uint32_t i = 0; i < RANKS; i++) {
+        all[i].node.memlock = UINT64_MAX;
+        all[i].node.nofile = 1 << 20;
+    }
+    all[0].node.memlock = 8 << 20;
+    all[1].node.nofile = 1024;
+    all[2].node.nofile = 1 << 21; /* more is not odd */
+    CPU_CLR(1, &all[3].node.cores);
+    all[3].node.threads = 1;
+    judge(RANKS);
+    assert_string_equal(all[0].warning, "memlock 8388608, not unlimited as on most hosts");
+    assert_string_equal(all[1].warning, "nofile 1024, not 1048576 as on most hosts");
+    assert_string_equal(all[2].warning, "");
+    assert_string_equal(all[3].warning, "cores 1, not 2 as on most hosts");
+    assert_int_equal(preflight_count(all, RANKS, FIT), RANKS);
+    make_equal();
+    all[1].node.nofile = 1024; /* of two alike the greater one is usual */
+    judge(2);
+    assert_string_equal(all[0].warning, "nofile 0, not 1024 as on most hosts");
+    make_equal();
+    memset(&all[1].node, 0, sizeof all[1].node); /* not examined */
+    judge(RANKS);
+    assert_string_equal(all[1].warning, "");
+}
+
 TEST(test_links__the_bus_carries_what_nccl_tests_say)
 {
     assert_true(links_bus_factor(LINK_RING, 8) == 1);

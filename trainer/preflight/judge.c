@@ -220,6 +220,65 @@ static void judge_peak(struct finding *f)
 
 /* ---- warnings ---- */
 
+/* Limits of hosts, of which less than most others have is odd. */
+static const struct {
+    const char *what;
+    size_t field; /* of struct node_facts; cores: of the whole host */
+} limits[] = {{"memlock", offsetof(struct node_facts, memlock)},
+              {"nofile", offsetof(struct node_facts, nofile)},
+              {"cores", offsetof(struct node_facts, cores)}};
+
+static double limit_of(const struct finding *all, uint32_t num, uint32_t i, size_t field)
+{
+    uint64_t limit;
+    if (field == offsetof(struct node_facts, cores))
+        return preflight_sum(all, num, i).cores;
+    memcpy(&limit, (const char *)&all[i].node + field, sizeof limit);
+    return (double)limit;
+}
+
+/* The value that most have; of several the greatest. Sorts. count > 0. */
+static double most_common(double *values, uint32_t count)
+{
+    uint32_t best = 0;
+    double found = 0;
+    (void)median_of(values, count); /* sorts them */
+    for (uint32_t i = 0, run = 0; i < count; i++) {
+        run = i > 0 && values[i] == values[i - 1] ? run + 1 : 1;
+        if (run >= best) {
+            best = run;
+            found = values[i];
+        }
+    }
+    return found;
+}
+
+static const char *limit_text(char out[24], double limit)
+{
+    snprintf(out, 24, limit >= (double)UINT64_MAX ? "unlimited" : "%.0f", limit);
+    return out;
+}
+
+/* values, sorted: [num]. */
+static void warn_of_limits(struct finding *all, uint32_t num, double *values, double *sorted)
+{
+    char own[24], usual[24];
+    for (size_t k = 0; k < sizeof limits / sizeof limits[0]; k++) {
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < num; i++) {
+            bool is_examined = preflight_speaker(all, i) == i && all[i].node.version[0] != '\0';
+            values[i] = is_examined ? limit_of(all, num, i, limits[k].field) : -1;
+            if (is_examined)
+                sorted[count++] = values[i];
+        }
+        double most = count > 0 ? most_common(sorted, count) : 0;
+        for (uint32_t i = 0; i < num; i++)
+            if (values[i] >= 0 && values[i] < most)
+                preflight_add_text(all[i].warning, "%s %s, not %s as on most hosts", limits[k].what,
+                                   limit_text(own, values[i]), limit_text(usual, most));
+    }
+}
+
 static void warn(struct finding *all, uint32_t num, uint32_t i)
 {
     const struct node_facts *node = &all[i].node, *first = &all[0].node;
@@ -266,6 +325,7 @@ int preflight_set_fitness(struct finding *all, uint32_t num)
     for (uint32_t i = 0; i < num; i++)
         if (preflight_speaker(all, i) == i)
             warn(all, num, i);
+    warn_of_limits(all, num, values, values + num);
     free(values);
     return rc;
 }
