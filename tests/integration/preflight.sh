@@ -8,7 +8,7 @@
 # simulated GPUs (tests/simgpu) that change one bit of one copy or refuse memory.
 . "$(dirname "$0")/lib.sh"
 
-plan 27
+plan 30
 model=(--model.flavor tiny --training.seq_len 64) # small products
 look() { # OUTPUT TRAINER [SETTING...]
     local to=$1
@@ -37,6 +37,14 @@ no_disk() {
         grep -q "warning: host .*: its disk could not be measured" "$tmp/none.out"
 }
 check "a folder that is not there is warned of" no_disk
+no_model() { # a setting is at fault, not a rank
+    local got=0
+    "$BUILD/trainer" --preflight --comm.ranks 2 --model.flavor nosuch \
+        >"$tmp/nosuch.out" 2>"$tmp/nosuch.log" || got=$?
+    [ "$got" = 78 ] && [ ! -s "$tmp/nosuch.out" ] &&
+        grep -q 'error.*model.flavor.*nosuch' "$tmp/nosuch.log"
+}
+check "a setting that names no model ends it with 78, and breaks no rank" no_model
 stuck_disk() { # a disk that never answers, as a program that does not end
     mkdir -p "$tmp/stuck"
     cp "$BUILD/trainer" "$tmp/stuck" # it runs the ckpt-cli beside it
@@ -104,6 +112,7 @@ check_equal "the links of all four and of the groups of the mesh are measured" \
     "$(rows links mpirun --allow-run-as-root --oversubscribe -n 4 "$BUILD/trainer" \
         --comm.backend mpi --parallelism.tensor_parallel_degree 2)" \
     "$({ calls 2 dp_shard && calls 2 tp && calls 4 world; } | paste -sd,)"
+check_exit 78 "one rank has no links" "$BUILD/trainer" --links
 measure() {
     "$BUILD/trainer" --bench --json --debug.links_max_bytes 32768 --comm.ranks 2 >"$tmp/rates.json"
 }
@@ -132,7 +141,7 @@ below_peak() { # the model's products of each size, beside what the processor sh
 }
 check "products of the model's shapes, cut as it will be, are beside the peak" below_peak
 if [ ! -x "$BUILD/tests/trainer_on_simgpu" ]; then
-    for i in {17..27}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
+    for i in {19..30}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
     exit
 fi
 gpus() { # OUTPUT SIMGPU RANKS
@@ -143,6 +152,13 @@ check_equal "so are those of two GPUs by NCCL, and copies to them and back" \
     "$(SIMGPU=devices=2,seed=7 rows nccl "$BUILD/tests/trainer_on_simgpu" --kernels.device cuda \
         --comm.backend nccl --comm.ranks 2)" \
     "$({ echo "2 device 1 to_device" && echo "2 device 1 to_host" && calls 2 world; } | paste -sd,)"
+check_equal "of one GPU the copies are measured, without calls or their rates" \
+    "$(SIMGPU=devices=1,seed=7 "$BUILD/tests/trainer_on_simgpu" --kernels.device cuda --bench \
+        --json --debug.links_max_bytes 131072 2>"$tmp/one.log" | python3 -c '
+import json, sys
+found = json.load(sys.stdin)
+print(*sorted(found), *sorted(row["call"] for row in found["rows"]))')" \
+    "rows to_device to_device to_host to_host"
 check "two GPUs are fit" gpus good devices=2,seed=7 2
 check_equal "and named as nvidia-smi and the kernel's log name them" \
     "$(grep -o 'GPU-[0-9a-f-]* at [0-9a-f:.]*' "$tmp/good.out" | paste -sd,)" \

@@ -182,6 +182,16 @@ static void write_row(struct links *l, const struct comm *group, enum link_call 
         l->call_least = times->median;
 }
 
+static int print_json(json_t *root)
+{
+    int rc = root != NULL && json_dumpf(root, stdout, JSON_INDENT(2)) == 0
+                 ? 0
+                 : report_error(ERR_MEMORY, NULL, "could not print the links as JSON");
+    printf("\n");
+    json_decref(root);
+    return rc;
+}
+
 static int print_end(const struct links *l, bool is_one_host)
 {
     const char *key = is_one_host ? "machine_gb_per_s" : "network_gb_per_s";
@@ -193,12 +203,13 @@ static int print_end(const struct links *l, bool is_one_host)
     }
     json_t *root = json_pack("{sO s{sf sf}}", "rows", l->rows, "memory_estimation", key,
                              l->bus_best / 1e9, "call_us", 1e6 * l->call_least);
-    int rc = root != NULL && json_dumpf(root, stdout, JSON_INDENT(2)) == 0
-                 ? 0
-                 : report_error(ERR_MEMORY, NULL, "could not print the links as JSON");
-    printf("\n");
-    json_decref(root);
-    return rc;
+    return print_json(root);
+}
+
+/* Of a single rank. */
+static int print_rows(const struct links *l)
+{
+    return l->rank->config->estimate_json ? print_json(json_pack("{sO}", "rows", l->rows)) : 0;
 }
 
 /* ---- groups ---- */
@@ -328,15 +339,18 @@ static int measure_all(struct links *l)
 {
     struct comm *world = l->rank->world;
     ERR_TRY(mesh_init(&l->mesh, l->rank->config, world->rank, world->size));
-    if (world->size < 2)
-        return report_error(ERR_INVALID, "give --comm.ranks, or start it under mpirun or torchrun",
-                            "--links measures between ranks, and there is one");
+    if (world->size < 2 && l->host == NULL)
+        return report_error(
+            ERR_INVALID, "give --comm.ranks, or start it under mpirun or torchrun",
+            "--links measures between ranks, and there is one, without a device of its own");
     l->mesh.world = world;
     ERR_TRY(mesh_split(&l->mesh));
     if (world->rank == 0 && !l->rank->config->estimate_json)
         printf("%-10s %6s  %-10s %11s %12s %12s %12s %10s %10s\n", "GROUP", "RANKS", "CALL",
                "BYTES", "LEAST US", "MEDIAN US", "P99 US", "ALG GB/S", "BUS GB/S");
     ERR_TRY(measure_all_copies(l));
+    if (world->size < 2) /* there are no calls, nor rates of them */
+        return print_rows(l);
     ERR_TRY(measure_groups(l));
     return world->rank == 0 ? print_end(l, are_on_one_host(world)) : 0;
 }

@@ -6,7 +6,7 @@
  * all-to-all, a ring or a sum they are the bytes that each rank sends and receives, or sums. The
  * bus rate is the load of the links between n ranks, by the formulas of nccl-tests' PERFORMANCE.md:
  * bytes / time, times (n - 1) / n, for a sum 2 (n - 1) / n, for a ring 1. If ranks have GPUs,
- * copies to them and back come first, by all ranks at once. */
+ * copies to them and back come first, by all ranks at once. One rank with a GPU has only these. */
 #ifndef HOLDFAST_TRAINER_PREFLIGHT_LINKS_H
 #define HOLDFAST_TRAINER_PREFLIGHT_LINKS_H
 

@@ -5,6 +5,7 @@
 #include "proto/base/process.h"
 #include "proto/base/report.h"
 #include "trainer/comm/comm.h"
+#include "trainer/parallel/parallel.h"
 #include "trainer/preflight/private.h"
 #include "trainer/run/timeouts.h"
 
@@ -268,6 +269,7 @@ static bool is_some_broken(const struct finding *all, uint32_t num)
 static int run_tests(struct trial *t, struct finding *all, int *out_exit)
 {
     struct comm *world = t->rank->world;
+    ERR_TRY(parallel_agree(world, products_check(t->rank->config))); /* no fault of a rank */
     test_rank(t);
     ERR_TRY(gather(world, t->found, all));
     if (!is_some_broken(all, world->size)) { /* otherwise ranks wait for one without a device */

@@ -124,7 +124,8 @@ int preflight_set_fitness(struct finding *all, uint32_t num);
 
 /* Call on all ranks (ranks_run). Rank 0 prints a line for each rank and each host, or with
  * memory_estimation.json one JSON object. *out_exit: EXIT_DO_NOT_RETRY if a rank is broken.
- * ERR_UNAVAILABLE: a rank did not answer. Collective. */
+ * ERR_INVALID: the settings name no model; no rank is tested. ERR_UNAVAILABLE: a rank did not
+ * answer. Collective. */
 int preflight(struct rank *rank, int *out_exit);
 
 #endif

@@ -23,6 +23,8 @@ void node_free(struct node_trial *trial);
 
 /* ---- products (products.c) ---- */
 
+/* ERR_INVALID: the settings name no model. */
+int products_check(const struct config *config);
 /* Sets product_rate and model. ERR_CORRUPT: a product is wrong. */
 int products_measure(struct finding *out, struct rank *rank, const struct rank_bench *bench);
 

@@ -314,6 +314,12 @@ static int measure_model(struct products *p, struct preflight_products *out)
     return 0;
 }
 
+int products_check(const struct config *config)
+{
+    struct preflight_products unused = {0};
+    return list_shapes(&unused, config);
+}
+
 int products_measure(struct finding *out, struct rank *rank, const struct rank_bench *bench)
 {
     struct products products = {.rank = rank, .device = bench->device, .lane = bench->lane};
