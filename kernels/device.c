@@ -57,7 +57,7 @@ const char *device_identity(struct device *device)
 
 void device_health(struct device *device, struct device_health *out)
 {
-    *out = (struct device_health){-1, -1, -1, -1, -1, -1, -1, -1, -1};
+    *out = (struct device_health){-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, ""};
     if (device->ops->health)
         device->ops->health(device, out);
 }

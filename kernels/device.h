@@ -74,6 +74,8 @@ struct device_health {
     int64_t links, links_max;         /* to other devices: up; all */
     int64_t celsius;
     int64_t slowed; /* bits of enum device_slowed: the causes of low clocks at the moment */
+    int64_t bus_generation, bus_generation_max; /* of PCIe; a GPU without work lowers the first */
+    char driver[32];                            /* its version; "": not known */
 };
 enum device_slowed { DEVICE_SLOWED_HEAT = 1, DEVICE_SLOWED_POWER = 2, DEVICE_SLOWED_HARDWARE = 4 };
 

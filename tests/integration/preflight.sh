@@ -164,11 +164,11 @@ check_equal "and named as nvidia-smi and the kernel's log name them" \
     "$(grep -o 'GPU-[0-9a-f-]* at [0-9a-f:.]*' "$tmp/good.out" | paste -sd,)" \
     "$(printf 'GPU-%s at %s\n' 00102030-4050-6070-8090-a0b0c0d0e0f0 0000:00:00.0 \
         01112131-4151-6171-8191-a1b1c1d1e1f1 0000:01:00.0 | paste -sd,)"
-health() { # OUTPUT: of each rank errors, lanes, links, heat
-    awk '$1 == "gpu" { print $3, $4, $5, $6, $7 }' "$tmp/$1.out" | paste -sd,
+health() { # OUTPUT: of each rank errors, lanes, links, heat, generation, driver
+    awk '$1 == "gpu" { print $3, $4, $5, $6, $7, $8, $9 }' "$tmp/$1.out" | paste -sd,
 }
 check_equal "NVIDIA's library says how they are" "$(health good)" \
-    "0 0 16/16 18/18 45,1 0 16/16 18/18 45"
+    "0 0 16/16 18/18 45 5/5 550.54.15,1 0 16/16 18/18 45 5/5 550.54.15"
 broken() { # OUTPUT SIMGPU RANKS PROBLEM
     local got=0
     gpus "$1" "$2" "$3" || got=$?
@@ -189,6 +189,8 @@ check "memory that is refused is named" broken memory fail=cudaMalloc:1 1 "out o
 sick() { # of two the last one
     gpus hot devices=2,sick=heat 2 &&
         grep -q "rank 1 .*: its clocks are slowed by heat, at 93 degrees" "$tmp/hot.out" &&
+        gpus bus devices=2,sick=generation 2 &&
+        grep -q "rank 1 .*: its bus is at PCIe generation 3 of 5" "$tmp/bus.out" &&
         broken ecc devices=2,sick=errors 2 "rank 1 .*: 3 errors of its memory"
 }
 check "one that is not well is named, and broken when its memory has had errors" sick

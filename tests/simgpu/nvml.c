@@ -80,6 +80,31 @@ int nvmlDeviceGetMaxPcieLinkWidth(void *device, unsigned *out)
     return SUCCESS;
 }
 
+int nvmlDeviceGetCurrPcieLinkGeneration(void *device, unsigned *out);
+int nvmlDeviceGetCurrPcieLinkGeneration(void *device, unsigned *out)
+{
+    *out = is_sick(device, "generation") ? 3 : 5;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxPcieLinkGeneration(void *device, unsigned *out);
+int nvmlDeviceGetMaxPcieLinkGeneration(void *device, unsigned *out)
+{
+    (void)device;
+    *out = 5;
+    return SUCCESS;
+}
+
+int nvmlSystemGetDriverVersion(char *out, unsigned size);
+int nvmlSystemGetDriverVersion(char *out, unsigned size)
+{
+    static const char version[] = "550.54.15";
+    if (size < sizeof version)
+        return INVALID;
+    memcpy(out, version, sizeof version);
+    return SUCCESS;
+}
+
 int nvmlDeviceGetNvLinkState(void *device, unsigned link, int *is_up);
 int nvmlDeviceGetNvLinkState(void *device, unsigned link, int *is_up)
 {

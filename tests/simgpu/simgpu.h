@@ -40,8 +40,8 @@
  *   fail=CALL:N                     the N-th call of that name fails, once; N+: it and all later.
  *                                   "kernel": the launch succeeds and the device is lost later
  *   sick=WHAT                       the last GPU has errors, rows (that cannot be replaced),
- *                                   pending (rows), bus (half of its lanes), links (one down),
- *                                   heat
+ *                                   pending (rows), bus (half of its lanes), generation (of PCIe,
+ *                                   3 of 5), links (one down), heat
  *   folder=PATH                     GPUs of several processes exchange by files there
  *   flip=BYTES:N                    the N-th copy of at least so many bytes onto devices
  *                                   arrives with a flipped bit

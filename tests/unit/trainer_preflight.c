@@ -64,12 +64,13 @@ TEST(test_preflight__a_gpu_that_is_not_well_is_named)
         enum fitness want;
         const char *says;
     } table[] = {
-        {{-1, -1, -1, -1, -1, -1, -1, -1, -1}, FIT, ""},
-        {{0, 0, 0, 16, 16, 0, 0, 60, 0}, FIT, ""},
+        {{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, ""}, FIT, ""},
+        {{0, 0, 0, 16, 16, 0, 0, 60, 0, 5, 5, ""}, FIT, ""},
         {{.memory_errors = 3}, BROKEN, "3 errors of its memory since the driver was loaded"},
         {{.rows_failed = 1}, BROKEN, "a row of its memory cannot be replaced"},
         {{.rows_pending = 1}, SLOW, "rows of its memory are replaced at a reset"},
         {{.bus_width = 8, .bus_width_max = 16}, SLOW, "its bus has 8 of 16 lanes"},
+        {{.bus_generation = 1, .bus_generation_max = 5}, SLOW, "at PCIe generation 1 of 5"},
         {{.slowed = DEVICE_SLOWED_HEAT, .celsius = 93}, SLOW, "slowed by heat, at 93 degrees"},
         {{.slowed = DEVICE_SLOWED_POWER}, SLOW, "slowed by its power supply"},
         {{.slowed = DEVICE_SLOWED_HARDWARE}, SLOW, "slowed by its hardware"},
@@ -336,6 +337,31 @@ TEST(test_preflight__a_host_with_lower_limits_than_most_is_warned_of)
     memset(&all[1].node, 0, sizeof all[1].node); /* not examined */
     judge(RANKS);
     assert_string_equal(all[1].warning, "");
+}
+
+TEST(test_preflight__gpus_that_differ_are_warned_of)
+{
+    make_equal();
+    for (uint32_t i = 0; i < RANKS; i++) {
+        strcpy(all[i].device, "GPU X");
+        strcpy(all[i].health.driver, "550.54.15");
+        all[i].health.bus_generation = all[i].health.bus_generation_max = 5;
+    }
+    strcpy(all[1].health.driver, "535.1");
+    strcpy(all[2].host, "b"); /* its first rank speaks for it */
+    strcpy(all[2].device, "GPU Y");
+    all[3].health.bus_generation = all[3].health.bus_generation_max = 4;
+    judge(RANKS);
+    assert_non_null(strstr(all[1].warning, "rank 2 computes with GPU Y, not GPU X as rank 0; "
+                                           "driver 535.1, not 550.54.15 as on a"));
+    assert_string_equal(all[0].warning, "");
+    assert_string_equal(all[3].warning, "rank 3 has PCIe generation 4 at most, not 5 as rank 0");
+    assert_int_equal(preflight_count(all, RANKS, FIT), RANKS);
+    strcpy(all[0].health.driver, ""); /* not known: not compared */
+    all[0].health.bus_generation_max = -1;
+    memset(all[3].warning, 0, sizeof all[3].warning);
+    judge(RANKS);
+    assert_string_equal(all[3].warning, "");
 }
 
 TEST(test_links__the_bus_carries_what_nccl_tests_say)

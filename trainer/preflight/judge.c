@@ -194,6 +194,10 @@ static void judge_health(struct finding *f)
         preflight_add_text(f->problem,
                            "its bus has %lld of %lld lanes: check its slot and the BIOS",
                            (long long)has->bus_width, (long long)has->bus_width_max);
+    if (has->bus_generation > 0 && has->bus_generation < has->bus_generation_max)
+        preflight_add_text(
+            f->problem, "its bus is at PCIe generation %lld of %lld: check its slot and the BIOS",
+            (long long)has->bus_generation, (long long)has->bus_generation_max);
     for (size_t i = 0; i < sizeof slowed_by / sizeof slowed_by[0]; i++)
         if (has->slowed > 0 && (has->slowed & slowed_by[i].bit) != 0)
             preflight_add_text(f->problem, "its clocks are slowed by %s, at %lld degrees",
@@ -279,6 +283,43 @@ static void warn_of_limits(struct finding *all, uint32_t num, double *values, do
     }
 }
 
+/* The first rank of the host of rank i whose GPU has another fact than that of rank 0; num: none.
+ * `field`: a text of struct finding; "" is not known. */
+static uint32_t other_gpu(const struct finding *all, uint32_t num, uint32_t i, size_t field)
+{
+    const char *first = (const char *)&all[0] + field;
+    for (uint32_t j = i; j < num; j++) {
+        const char *own = (const char *)&all[j] + field;
+        bool is_here = strcmp(all[j].host, all[i].host) == 0;
+        if (is_here && own[0] != '\0' && first[0] != '\0' && strcmp(own, first) != 0)
+            return j;
+    }
+    return num;
+}
+
+static void warn_of_gpus(struct finding *all, uint32_t num, uint32_t i)
+{
+    const struct device_health *first = &all[0].health;
+    char *text = all[i].warning;
+    uint32_t j = other_gpu(all, num, i, offsetof(struct finding, device));
+    if (j < num)
+        preflight_add_text(text, "rank %u computes with %s, not %s as rank 0", j, all[j].device,
+                           all[0].device);
+    j = other_gpu(all, num, i, offsetof(struct finding, health.driver));
+    if (j < num)
+        preflight_add_text(text, "driver %s, not %s as on %s", all[j].health.driver, first->driver,
+                           all[0].host);
+    for (j = i; j < num; j++) {
+        int64_t most = all[j].health.bus_generation_max;
+        if (strcmp(all[j].host, all[i].host) != 0 || most <= 0 || first->bus_generation_max <= 0 ||
+            most == first->bus_generation_max)
+            continue;
+        preflight_add_text(text, "rank %u has PCIe generation %lld at most, not %lld as rank 0", j,
+                           (long long)most, (long long)first->bus_generation_max);
+        return;
+    }
+}
+
 static void warn(struct finding *all, uint32_t num, uint32_t i)
 {
     const struct node_facts *node = &all[i].node, *first = &all[0].node;
@@ -307,6 +348,7 @@ static void warn(struct finding *all, uint32_t num, uint32_t i)
     if (strcmp(node->version, first->version) != 0)
         preflight_add_text(text, "trainer %s, not %s as on %s", node->version, first->version,
                            all[0].host);
+    warn_of_gpus(all, num, i);
 }
 
 int preflight_set_fitness(struct finding *all, uint32_t num)

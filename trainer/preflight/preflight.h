@@ -108,7 +108,9 @@ struct finding {
  *     NVLinks that are up                   1     none
  *
  * A GPU with memory errors, or one that cannot replace a row, is broken. A GPU with slowed clocks,
- * with fewer bus lanes than it supports, or that waits for a reset is slow.
+ * with fewer bus lanes or a lower generation of PCIe than it supports, or that waits for a reset is
+ * slow. A host is warned of if it has lower limits or fewer cores than most, or other GPUs, drivers
+ * or versions than rank 0's.
  *
  * A rank is slow, too, if its products at the model's shapes have less than PREFLIGHT_PEAK_PART of
  * its device's peak, unless they are too short for it: PREFLIGHT_PEAK_SECONDS each at the peak.

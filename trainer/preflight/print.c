@@ -140,13 +140,17 @@ static void print_gpu(const struct finding *f, uint32_t rank)
 {
     const struct device_health *has = &f->health;
     char up[24], all[24], width[24], width_max[24], errors[24], celsius[24], links[52], lanes[52];
+    char now[24], most[24], generation[52];
     snprintf(links, sizeof links, "%s/%s", number_text(up, has->links),
              number_text(all, has->links_max));
     snprintf(lanes, sizeof lanes, "%s/%s", number_text(width, has->bus_width),
              number_text(width_max, has->bus_width_max));
-    printf("gpu    %-20s %5u %14s %14s %14s %14s\n", f->host, rank,
+    snprintf(generation, sizeof generation, "%s/%s", number_text(now, has->bus_generation),
+             number_text(most, has->bus_generation_max));
+    printf("gpu    %-20s %5u %14s %14s %14s %14s %14s  %s\n", f->host, rank,
            number_text(errors, has->memory_errors), lanes, links,
-           number_text(celsius, has->celsius));
+           number_text(celsius, has->celsius), generation,
+           has->driver[0] != '\0' ? has->driver : "?");
 }
 
 /* Prints GPUs with facts. */
@@ -157,8 +161,8 @@ static void print_gpus(const struct finding *all, uint32_t num)
         if (!says_health(&all[i]))
             continue;
         if (told++ == 0)
-            printf("%-6s %-20s %5s %14s %14s %14s %14s\n", "GPU", "HOST", "RANK", "MEMORY ERRORS",
-                   "PCIE LANES", "NVLINKS", "CELSIUS");
+            printf("%-6s %-20s %5s %14s %14s %14s %14s %14s  %s\n", "GPU", "HOST", "RANK",
+                   "MEMORY ERRORS", "PCIE LANES", "NVLINKS", "CELSIUS", "PCIE GEN", "DRIVER");
         print_gpu(&all[i], i);
     }
 }
@@ -204,12 +208,14 @@ static json_t *health_json(const struct finding *f)
     const struct device_health *has = &f->health;
     if (!says_health(f))
         return json_null();
-    return json_pack("{so so so so so so so so so}", "memory_errors",
+    return json_pack("{so so so so so so so so so so so ss}", "memory_errors",
                      number_json(has->memory_errors), "rows_failed", number_json(has->rows_failed),
                      "rows_pending", number_json(has->rows_pending), "bus_width",
                      number_json(has->bus_width), "bus_width_max", number_json(has->bus_width_max),
                      "links", number_json(has->links), "links_max", number_json(has->links_max),
-                     "celsius", number_json(has->celsius), "slowed", number_json(has->slowed));
+                     "celsius", number_json(has->celsius), "slowed", number_json(has->slowed),
+                     "bus_generation", number_json(has->bus_generation), "bus_generation_max",
+                     number_json(has->bus_generation_max), "driver", has->driver);
 }
 
 /* The links to a rank, by payload. */

@@ -29,6 +29,9 @@ struct calls {
                          unsigned *is_pending, unsigned *has_failed);
     int (*bus_width)(nvml_device, unsigned *out);
     int (*bus_width_max)(nvml_device, unsigned *out);
+    int (*bus_generation)(nvml_device, unsigned *out);
+    int (*bus_generation_max)(nvml_device, unsigned *out);
+    int (*driver)(char *out, unsigned size);
     int (*link_state)(nvml_device, unsigned link, int *is_up);
     int (*temperature)(nvml_device, int sensor, unsigned *out);
     int (*slow_reasons)(nvml_device, unsigned long long *out);
@@ -41,6 +44,9 @@ static const char *const names[] = {
     "nvmlDeviceGetRemappedRows",
     "nvmlDeviceGetCurrPcieLinkWidth",
     "nvmlDeviceGetMaxPcieLinkWidth",
+    "nvmlDeviceGetCurrPcieLinkGeneration",
+    "nvmlDeviceGetMaxPcieLinkGeneration",
+    "nvmlSystemGetDriverVersion",
     "nvmlDeviceGetNvLinkState",
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
@@ -61,14 +67,22 @@ static void look_at_memory(struct device_health *out, const struct calls *calls,
     out->rows_failed = has_failed != 0;
 }
 
+static void look_at_bus(struct device_health *out, const struct calls *calls, nvml_device device)
+{
+    unsigned found;
+    if (calls->bus_width(device, &found) == SUCCESS)
+        out->bus_width = found;
+    if (calls->bus_width_max(device, &found) == SUCCESS)
+        out->bus_width_max = found;
+    if (calls->bus_generation(device, &found) == SUCCESS)
+        out->bus_generation = found;
+    if (calls->bus_generation_max(device, &found) == SUCCESS)
+        out->bus_generation_max = found;
+}
+
 /* A missing link is an error of the library. */
 static void look_at_links(struct device_health *out, const struct calls *calls, nvml_device device)
 {
-    unsigned width;
-    if (calls->bus_width(device, &width) == SUCCESS)
-        out->bus_width = width;
-    if (calls->bus_width_max(device, &width) == SUCCESS)
-        out->bus_width_max = width;
     out->links = out->links_max = 0;
     for (unsigned link = 0; link < LINKS_MAX; link++) {
         int is_up = 0;
@@ -101,8 +115,11 @@ void nvml_look(struct device_health *out, const char *uuid)
     if (calls.init() == SUCCESS) {
         if (calls.find(uuid, &device) == SUCCESS) {
             look_at_memory(out, &calls, device);
+            look_at_bus(out, &calls, device);
             look_at_links(out, &calls, device);
             look_at_clocks(out, &calls, device);
+            if (calls.driver(out->driver, sizeof out->driver) != SUCCESS)
+                out->driver[0] = '\0';
         }
         (void)calls.shutdown();
     }
