@@ -346,7 +346,8 @@ def trainer(tools):
     lines = [line.replace("\x1b[K", "") for line in re.split(r"[\r\n]", shown)]
     bars = [line for line in lines if re.match(r"step \d+ of 40 \[#*\.*\] ", line)]
     test("a run's last line says how far it is, and is left empty",
-         code == 0 and bars and max(map(len, bars)) < 60 and shown.rindex(CLEARED) >
+         code == 0 and bars and bars[-1].startswith("step 40 of 40 ") and
+         max(map(len, bars)) < 60 and shown.rindex(CLEARED) >
          shown.rindex(bars[-1]) and any(re.search(r" step: 40 +loss:", line) for line in lines),
          shown[-2000:])
 

@@ -40,7 +40,7 @@ void bar_show(double *shown_at, int64_t step, int64_t steps, double step_seconds
 {
     char text[BAR_TEXT_MAX];
     double now = clock_seconds();
-    if (!log_has_terminal() || now - *shown_at < SECONDS_BETWEEN)
+    if (!log_has_terminal() || (now - *shown_at < SECONDS_BETWEEN && step < steps))
         return;
     *shown_at = now;
     bar_print(text, step, steps, step_seconds);

@@ -9,7 +9,7 @@
 /* "step 30 of 100 [######..............] 30 %, 2.91 s a step, 3 min left" */
 void bar_print(char out[BAR_TEXT_MAX], int64_t step, int64_t steps, double step_seconds);
 
-/* Call after each step; shows at most 5 bars a second. *shown_at: 0 at first. */
+/* Call after each step; shows at most 5 bars a second, and the last step. *shown_at: 0 at first. */
 void bar_show(double *shown_at, int64_t step, int64_t steps, double step_seconds);
 
 #endif
