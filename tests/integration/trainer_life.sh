@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 189
+plan 190
 make_tiny
 start_ckptd
 
@@ -128,10 +128,16 @@ check "and its last step is saved" saved short@1
 # ---- whose lines the log has ----
 lines_of_rank_0() { grep -cE ' info (train|checkpoint): ' "$tmp/$1.log"; }
 warnings() { grep -cE ' warn train: .*this host has .* GiB of memory left' "$tmp/$1.log"; }
+export HOLDFAST_JOB_END_TIME=tomorrow
 check_exit 75 "4 ranks, of which rank 0 is not to log, end as they would" \
-    train hushed --log-ranks 1-3 --comm.ranks 4 --training.exit_free_memory_gib 1e6
+    train hushed --log-ranks 1-4 --comm.ranks 4 \
+    --training.exit_free_memory_gib 1e6
 check_equal "its lines are left out, and warnings of all ranks are there" \
     "$(lines_of_rank_0 hushed) $(warnings hushed)" "0 4"
+check "a rank that is not there, and an end of the job that is no time, are warned of" \
+    says hushed 'warn config: metrics.log_ranks = "1-4": there is no rank 4, the last one is 3' \
+    'warn config: HOLDFAST_JOB_END_TIME = "tomorrow" is no number'
+unset HOLDFAST_JOB_END_TIME
 ends 0 "of ranks that are threads each has lines or none" " info train: done after" \
     others --log-ranks 0 --comm.ranks 4
 

@@ -543,6 +543,8 @@ TEST(test_config__ranks_are_listed_as_steps_are_and_begin_at_0)
                          rank == 0 || (rank >= 3 && rank <= 5));
         assert_true(config_has_rank("", rank));
     }
+    assert_int_equal(config_last_rank("0,7-9,3-5"), 9);
+    assert_int_equal(config_last_rank(""), -1);
     check_refused("--metrics.log_ranks=1,-1", "metrics.log_ranks = \"1,-1\"", "as 0,3-5");
     check_refused("--metrics.log_ranks 0-", "metrics.log_ranks = \"0-\"", "as 0,3-5");
     check_refused("--metrics.log_ranks all", "metrics.log_ranks = \"all\"", "as 0,3-5");

@@ -105,6 +105,12 @@ TEST(test_switches__a_job_that_ends_is_left_in_time)
     }
     setenv("HOLDFAST_JOB_END_TIME", "9e9", 1);
     assert_true(launched_job_end() == 9e9);
+    setenv("SLURM_JOB_END_TIME", "8e9", 1);
+    const char *const no_numbers[] = {"", "tomorrow", "2026-12-01T12:00", "9e9 s", "-1", "inf"};
+    for (size_t i = 0; i < sizeof(no_numbers) / sizeof(no_numbers[0]); i++) {
+        setenv("HOLDFAST_JOB_END_TIME", no_numbers[i], 1);
+        assert_true(launched_job_end() == 8e9);
+    }
     unsetenv("HOLDFAST_JOB_END_TIME");
     unsetenv("SLURM_JOB_END_TIME");
     assert_true(launched_job_end() == 0);

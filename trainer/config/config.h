@@ -295,6 +295,7 @@ int config_check_steps(const char *key, const char *list); /* ERR_INVALID */
 /* The same for ranks, as "0,3-5". */
 bool config_has_rank(const char *list, int64_t rank);
 int config_check_ranks(const char *key, const char *list);
+int64_t config_last_rank(const char *list); /* the greatest in the list; -1: it is empty */
 /* The effective settings as JSON; the caller frees the text. */
 char *trainer_config_to_json(const struct config *config);
 /* Micro-batches (leaves) of the step that follows `step` steps; `config` is a struct config. */

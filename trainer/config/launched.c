@@ -1,8 +1,13 @@
 /* launched.c - the variables of launchers (see launched.h). */
 #include "trainer/config/launched.h"
 
+#include "proto/base/report.h"
+
+#include <math.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define NAMES_MAX 5
 static const char *const torchrun[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
@@ -40,11 +45,27 @@ bool launched_by_mpi(void)
     return of_mpi_or_none(LAUNCHED_RANK) != NULL;
 }
 
+/* The moment that the variable gives; 0: it is not set, or no number, of which rank 0 warns. */
+static double moment_in(const char *name)
+{
+    static atomic_flag has_warned = ATOMIC_FLAG_INIT;
+    const char *said = getenv(name), *rank = launched(LAUNCHED_RANK);
+    char *end;
+    if (said == NULL || said[0] == '\0')
+        return 0;
+    double at = strtod(said, &end);
+    if (*end == '\0' && at > 0 && isfinite(at))
+        return at;
+    if ((rank == NULL || strcmp(rank, "0") == 0) && !atomic_flag_test_and_set(&has_warned))
+        log_warn("config",
+                 "%s = \"%s\" is no number of seconds since 1970: the end of the job is not known "
+                 "from it",
+                 name, said);
+    return 0;
+}
+
 double launched_job_end(void)
 {
-    const char *said = getenv("HOLDFAST_JOB_END_TIME");
-    if (said == NULL)
-        said = getenv("SLURM_JOB_END_TIME");
-    double at = said != NULL ? strtod(said, NULL) : 0;
-    return at > 0 ? at : 0;
+    double at = moment_in("HOLDFAST_JOB_END_TIME");
+    return at > 0 ? at : moment_in("SLURM_JOB_END_TIME");
 }

@@ -14,7 +14,7 @@ const char *launched(enum launched what);
 /* True if RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are all set. */
 bool launched_by_torchrun(void);
 /* The end of the job's time in seconds since 1970, from HOLDFAST_JOB_END_TIME or SLURM; 0: not
- * known. */
+ * known. Warns once on rank 0 of one that is no such number. */
 double launched_job_end(void);
 /* True if a launcher of MPI sets a rank, even if others do, too. */
 bool launched_by_mpi(void);

@@ -68,6 +68,14 @@ bool config_has_rank(const char *list, int64_t rank)
     return has(list, 0, rank);
 }
 
+int64_t config_last_rank(const char *list)
+{
+    int64_t first, last, most = -1;
+    for (const char *at = list; *at != '\0' && next_part(&at, 0, &first, &last);)
+        most = last > most ? last : most;
+    return most;
+}
+
 bool config_validates_at(const struct config *config, int64_t step)
 {
     return config->validation_enable && (step == 1 || step % config->validation_freq == 0);

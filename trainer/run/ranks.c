@@ -67,6 +67,18 @@ static void leave_lost_world(struct comm *world, const struct config *config, in
     comm_abort(world, exit_code);
 }
 
+/* A list beyond the world is only warned of: a start after a lost rank has one rank less. */
+static void choose_log(const struct comm *world, const struct config *config)
+{
+    int64_t last = config_last_rank(config->log_ranks);
+    if (!config_has_rank(config->log_ranks, world->rank))
+        log_hush(!are_threads(config));
+    if (world->rank == 0 && last >= (int64_t)world->size)
+        log_warn("config",
+                 "metrics.log_ranks = \"%s\": there is no rank %" PRId64 ", the last one is %u",
+                 config->log_ranks, last, world->size - 1);
+}
+
 static int with_world(struct comm *world, void *user)
 {
     struct launch *launch = user;
@@ -74,8 +86,7 @@ static int with_world(struct comm *world, void *user)
     struct rank rank = {.config = &config, .world = world, .want_stop = launch->want_stop};
     int exit_code = EXIT_DONE;
     stacks_join((int)world->rank);
-    if (!config_has_rank(config.log_ranks, world->rank))
-        log_hush(!are_threads(&config));
+    choose_log(world, &config);
     int rc = set_flight(world, launch->config);
     if (rc == 0)
         rc = seed_settle(&config, world);
