@@ -23,12 +23,19 @@ bool hooks_wait(const struct config *config)
     return config->pause_at_step >= 0;
 }
 
-float hooks_loss_scale(const struct config *config, int64_t step, uint64_t first, uint64_t end,
-                       float scale)
+float hooks_loss_scale(const struct config *config, int64_t step, float scale)
+{
+    return step == config->nonfinite_at_step ? NAN : scale;
+}
+
+bool hooks_break_sample(const struct config *config, uint64_t first, uint32_t num,
+                        uint32_t *out_index)
 {
     int64_t sample = config->nonfinite_at_sample;
-    bool is_here = sample >= 0 && (uint64_t)sample >= first && (uint64_t)sample < end;
-    return step == config->nonfinite_at_step || is_here ? NAN : scale;
+    if (sample < 0 || (uint64_t)sample < first || (uint64_t)sample - first >= num)
+        return false;
+    *out_index = (uint32_t)((uint64_t)sample - first);
+    return true;
 }
 
 void hooks_before_copy(const struct config *config)

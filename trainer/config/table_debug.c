@@ -10,7 +10,7 @@ const struct option table_of_debug[] = {
     INT(nonfinite_at_step, "debug.nonfinite_at_step", -1, -1, COUNT_MAX,
         "for tests: make the gradient of this step NaN; -1: off (ours)"),
     INT(nonfinite_at_sample, "debug.nonfinite_at_sample", -1, -1, COUNT_MAX,
-        "for tests: make the gradient of the step with this sample NaN; -1: off (ours)"),
+        "for tests: make the gradient of this sample NaN; -1: off (ours)"),
     BOOL(watch_numbers, "debug.watch_numbers", "false",
          "record ranges of each module's weights, inputs, outputs and gradients; the first number "
          "that is not finite ends the run and prints the last modules' (ours)"),

@@ -34,6 +34,16 @@ static char *logits_of_block(const struct model *m, const struct loss_rows *r, u
     return at_byte(r->logits, b * r->stride * columns_of(m) * m->element);
 }
 
+/* Puts the NaN into the first row of the sequence, on the rank that has its first chunk. */
+static void break_sequence(struct model *m, const struct slot *s, void *logits, size_t first,
+                           uint32_t rows)
+{
+    size_t row = (size_t)s->batch.broken_sequence * model_chunk_length(&m->cut, m->seq);
+    if (s->batch.broken != NULL && m->cut.cp_place == 0 && row >= first && row < first + rows)
+        lane_copy(m->lane, at_byte(logits, (row - first) * m->s.vocab * m->element),
+                  s->batch.broken, m->element);
+}
+
 static void cross_entropy(struct model *m, const struct slot *s, float *losses, void *logits,
                           size_t first, uint32_t rows)
 {
@@ -45,6 +55,7 @@ static void cross_entropy(struct model *m, const struct slot *s, float *losses, 
                                                         .rows = rows,
                                                         .vocab = m->s.vocab,
                                                         .dtype = m->dtype});
+    break_sequence(m, s, logits, first, rows);
 }
 
 /* ---- rows of a cut vocabulary ---- */

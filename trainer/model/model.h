@@ -157,6 +157,9 @@ struct model_batch {
     const int32_t *own, *own_or_other, *owners;
     const float *loss_scale; /* gradients are of loss_scale x (sum of the rows' losses) */
     float *losses;           /* PINNED [B, T] of the rows, in the order of their sequences */
+    /* A NaN of any dtype, which becomes one gradient of the sequence's logits; NULL: none. */
+    const uint32_t *broken;
+    uint32_t broken_sequence;
 };
 
 /* On the host. own[rows]: the tokens as rows of this tp place's part of the vocabulary, 0 if

@@ -23,6 +23,7 @@ struct leaf_tokens {
 struct step_numbers {
     struct kernel_exact_sum squares;
     float loss_scale;
+    uint32_t broken; /* all bits set: a NaN of each dtype, for hooks_break_sample */
 };
 
 struct execution {

@@ -165,6 +165,11 @@ static void begin_leaf(struct parallel *p, struct step *s, uint32_t leaf)
 {
     s->batch = step_batch(p, &p->run.tokens[leaf % p->plan->num_reads]);
     s->batch.losses = losses_of(p, leaf);
+    uint32_t batch = (uint32_t)p->plan->config->local_batch_size;
+    uint64_t before = leaves_at(&p->exchange.leaves, my_data_rank(p->plan), leaf) * (uint64_t)batch;
+    if (hooks_break_sample(p->plan->config, s->input->first_sample + before, batch,
+                           &s->batch.broken_sequence))
+        s->batch.broken = &p->run.numbers->broken;
     s->walk.batch = rank_has_leaf(&p->exchange, my_data_rank(p->plan), leaf) ? &s->batch : NULL;
 }
 
@@ -390,12 +395,11 @@ static int begin_step(struct parallel *p, const struct step_input *input)
         ahead_step(input->ahead, input->step - 1, input->first_sample);
     ERR_TRY(count_tokens(p, input));
     /* The copy of the previous step has ended: its norm was waited for. */
-    uint64_t samples = p->exchange.leaves.num * (uint64_t)p->plan->config->local_batch_size;
     p->run.host_numbers->loss_scale =
-        hooks_loss_scale(p->plan->config, input->step, input->first_sample,
-                         input->first_sample + samples, (float)(1.0 / tokens_that_count(p)));
+        hooks_loss_scale(p->plan->config, input->step, (float)(1.0 / tokens_that_count(p)));
+    p->run.host_numbers->broken = UINT32_MAX;
     lane_copy(p->plan->lane, &p->run.numbers->loss_scale, &p->run.host_numbers->loss_scale,
-              sizeof(float));
+              sizeof(float) + sizeof(uint32_t));
     return 0;
 }
 
