@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 190
+plan 184
 make_tiny
 start_ckptd
 
@@ -260,28 +260,6 @@ check_exit 3 "where a step has no loss to be compared with, a replay ends with 3
 check "and names the steps" says again "nothing is compared: .* of steps 6 to 8"
 check_equal "a replay leaves no loss and no attempt" \
     "$(ls "$tmp/again.loss" "$store"/{right,broken}/attempts/* 2>/dev/null | wc -l)" 2
-blamed() { # RANKS
-    again right 13 --blame --comm.ranks "$1" || return
-    sed -nE 's/.* warn replay: //p' "$tmp/again.log" | grep -v "largest outlier" >"$tmp/blame$1"
-}
-samples_blamed() { # each at its place in the order of samples, and in the file
-    PYTHONPATH=clients/examples python3 - "$tmp/again.log" "$(count_tokens)" <<'END'
-import re, sys
-from sample_order import sample
-text, samples = open(sys.argv[1]).read(), (int(sys.argv[2]) - 1) // 64
-found = re.findall(r"leaf (\d): sample (\d+) of the run is tokens (\d+) to (\d+) of text", text)
-for leaf, draw, first, last in (map(int, numbers) for numbers in found):
-    assert draw == 72 + leaf and first == 64 * sample(0, samples, draw) == last - 64, found
-sys.exit(not found)
-END
-}
-count_tokens() { sed -nE 's/.*: ([0-9]+) tokens of .*/\1/p' "$tmp/make_tiny.log"; }
-check "with --blame a step has the same bits" blamed 1
-check "leaves that have the largest loss and gradient are named" says again \
-    "step 13: leaf [0-5] has the largest loss: " "leaf [0-5] has the largest gradient norm: "
-check "with their places in the run and in the file" samples_blamed
-check "on 4 ranks, too" blamed 4
-check "with the same leaves and samples" cmp "$tmp/blame1" "$tmp/blame4"
 
 # ---- a profile of some steps ----
 check_exit 0 "debug.stop_after_step ends with 0" train look --debug.stop_after_step 4 \

@@ -241,79 +241,108 @@ static struct step_blame blame_on(struct outcome *outcome, struct place place, c
     return blamed;
 }
 
-static void want_same_leaf(struct leaf_value a, struct leaf_value b)
+static void want_same_sample(struct sample_value a, struct sample_value b)
 {
-    assert_int_equal(a.leaf, b.leaf);
+    assert_int_equal(a.sample, b.sample);
     assert_memory_equal(&a.value, &b.value, sizeof(a.value));
     assert_memory_equal(&a.median, &b.median, sizeof(a.median));
 }
 
-static const struct place blame_places[] = {
-    {1, 1, 1, 0, 0, 0}, {2, 2, 1, 0, 0, 0}, {1, 2, 1, 2, 0, 0}, {1, 1, 1, 0, 0, 2}};
+static const struct place blame_places[] = {{1, 1, 1, 0, 0, 0}, {2, 2, 1, 0, 0, 0},
+                                            {1, 2, 1, 2, 0, 0}, {1, 1, 1, 0, 0, 2},
+                                            {1, 1, 1, 0, 2, 0}, {1, 1, 1, 2, 2, 2}};
 
-TEST(test_watch__the_blame_of_the_only_leaf_is_the_steps_own)
+TEST(test_watch__the_blame_of_the_only_sample_is_the_steps_own)
 {
     static const char *const one = BLOCKS " canonical.micro_batches=1";
     static char printed[PRINTED_MAX];
     struct outcome *outcome = outcome_of(alone, 1, one);
     for (size_t i = 0; i < sizeof(blame_places) / sizeof(blame_places[0]); i++) {
         struct step_blame blame = blame_on(outcome, blame_places[i], one, printed);
-        assert_true(blame.has_norm);
-        assert_true(blame.norm.value == blamed_step.grad_norm && blame.norm.value > 0);
+        assert_true(blame.gradient.value > 0 && blame.gradient.value == blame.gradient.median);
         assert_true(blame.loss.value == blamed_step.loss && blame.loss.value == blame.loss.median);
-        want_in(printed, "no module is an outlier");
+        assert_string_equal(blame.module.name, "");
     }
     free_outcomes(outcome);
 }
 
-#define LEAVES 11
+#define SAMPLES 11
 #define TOKENS 32
 
-/* The first leaf of step 2 that has a token which no other one has. */
+/* The first sample of step 2 that has a token which no other one has. */
 static uint32_t find_rare(int32_t *out_token)
 {
-    int32_t inputs[LEAVES * TOKENS], targets[LEAVES * TOKENS];
+    int32_t inputs[SAMPLES * TOKENS], targets[SAMPLES * TOKENS];
     struct data_batch batch = {.inputs = inputs, .targets = targets};
     struct data *data;
     assert_int_equal(data_open(&data, marked_path, TOKENS, 3), 0);
-    assert_int_equal(data_read(data, LEAVES, LEAVES, &batch), 0);
+    assert_int_equal(data_read(data, SAMPLES, SAMPLES, &batch), 0);
     data_close(data);
-    for (uint32_t i = 3 * TOKENS; i < LEAVES * TOKENS; i++) { /* not of the first leaf */
+    for (uint32_t i = 3 * TOKENS; i < SAMPLES * TOKENS; i++) { /* not of the first sample */
         uint32_t others = 0;
-        for (uint32_t j = 0; j < LEAVES * TOKENS; j++)
+        for (uint32_t j = 0; j < SAMPLES * TOKENS; j++)
             others += inputs[j] == inputs[i] && j / TOKENS != i / TOKENS;
         *out_token = inputs[i];
         if (others == 0)
             return i / TOKENS;
     }
-    fail_msg("every token is in two leaves");
+    fail_msg("every token is in two samples");
     return 0;
 }
 
-TEST(test_watch__a_leaf_out_of_line_is_blamed_with_the_same_bits_on_every_mesh)
+/* An embedding that is nearly 0 is divided by its norm, so its gradient is large. */
+static void want_blamed_everywhere(const char *of)
 {
-    static const char *const of = BLOCKS " marked";
     static char printed[PRINTED_MAX];
     int32_t token;
-    uint32_t leaf = find_rare(&token);
+    uint32_t sample = find_rare(&token);
     struct model_shape shape;
-    struct step_blame first = {.has_norm = false};
+    struct step_blame first = {.num_samples = 0};
     struct outcome *outcome = outcome_of(alone, 1, of);
     assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
     for (uint32_t i = 0; i < shape.dim; i++)
-        weight_of(outcome, "tok_embeddings.weight")[(size_t)token * shape.dim + i] *= 4096;
+        weight_of(outcome, "tok_embeddings.weight")[(size_t)token * shape.dim + i] /= 4096;
     for (size_t i = 0; i < sizeof(blame_places) / sizeof(blame_places[0]); i++) {
         struct step_blame blame = blame_on(outcome, blame_places[i], of, printed);
-        const char *at = want_in(printed, "largest outlier: ");
-        want_in(at, settings(", leaf %u, reaches ", leaf));
+        assert_string_equal(blame.module.what, "gradient of input");
+        assert_string_equal(blame.module.name, "layers.0.attention_norm");
         first = i == 0 ? blame : first;
-        want_same_leaf(blame.loss, first.loss);
-        want_same_leaf(blame.norm, first.norm);
-        assert_true(blame.norm.value > blame.norm.median && blame.loss.value > blame.loss.median);
+        assert_int_equal(blame.num_samples, SAMPLES);
+        assert_true(blame.module.reach == first.module.reach);
+        assert_true(blame.module.mean == first.module.mean);
+        assert_int_equal(blame.gradient.sample, sample);
+        assert_true(blame.gradient.value > 10 * blame.gradient.median);
+        want_same_sample(blame.loss, first.loss);
+        want_same_sample(blame.gradient, first.gradient);
     }
-    struct step_blame blame = blame_on(outcome, (struct place){1, 1, 1, 0, 2, 0}, of, printed);
-    assert_false(blame.has_norm); /* its parts are on two ranks */
-    want_same_leaf(blame.loss, first.loss);
+    free_outcomes(outcome);
+}
+
+TEST(test_watch__a_sample_out_of_line_is_blamed_with_the_same_bits_on_every_mesh)
+{
+    want_blamed_everywhere(BLOCKS " marked");
+}
+
+TEST(test_watch__samples_of_one_leaf_are_compared_with_each_other)
+{
+    want_blamed_everywhere(BLOCKS " marked canonical.micro_batches=1 training.local_batch_size=11");
+}
+
+TEST(test_watch__only_the_sample_that_is_told_to_break_breaks)
+{
+    static const char *const of =
+        BLOCKS " canonical.micro_batches=2 training.local_batch_size=4 training.nonfinite=skip "
+               "debug.nonfinite_at_sample=14"; /* step 2 has samples 8 to 15 */
+    static char printed[PRINTED_MAX];
+    struct outcome *outcome = outcome_of(alone, 1, of);
+    for (size_t i = 0; i < sizeof(blame_places) / sizeof(blame_places[0]); i++) {
+        struct step_blame blame = blame_on(outcome, blame_places[i], of, printed);
+        want_in(printed, "gradient of output of output has 1 numbers that are not finite, "
+                         "backward of leaf 1");
+        assert_int_equal(blame.gradient.sample, 6);
+        assert_false(isfinite(blame.gradient.value));
+        assert_int_equal(blame.gradient.num_finite, 7);
+    }
     free_outcomes(outcome);
 }
 
@@ -326,8 +355,8 @@ TEST(test_watch__a_step_that_is_blamed_goes_on_behind_its_first_broken_number)
         weights[i] = 3e38f;
     struct step_blame blame = blame_on(outcome, (struct place){1, 2, 1, 2, 0, 0}, "", printed);
     want_in(printed, "replay: step 2: output of layers.0.feed_forward.w3 has ");
-    assert_null(strstr(printed, "outlier"));
-    assert_false(isfinite(blame.norm.value));
+    assert_true(blame.is_named);
+    assert_false(isfinite(blame.gradient.value));
     free_outcomes(outcome);
 }
 

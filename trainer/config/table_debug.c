@@ -36,10 +36,10 @@ const struct option table_of_debug[] = {
         "that of the step's checkpoint, and exit with 0, 1 if one differs, or 3 if none can be "
         "compared; a step that was rolled back is replayed as it was first made; -1: off (also "
         "--replay; ours)"),
-    BOOL(
-        replay_blame, "debug.replay_blame", "false",
-        "for debug.replay_step name the module with numbers not finite or the largest outlier, the "
-        "micro-batches with the largest loss and gradient, and their samples (also --blame; ours)"),
+    BOOL(replay_blame, "debug.replay_blame", "false",
+         "for debug.replay_step name the sample with the largest gradient, and the module with "
+         "numbers "
+         "not finite or the sample's largest outlier (also --blame; ours)"),
     STRING(logits_file, "debug.logits_file", "",
            "for tests: write the logits of sample 0 as raw floats and exit (ours)"),
     ALIAS("debug.detect_anomaly", "debug.watch_numbers"),

@@ -135,9 +135,6 @@ int reduce_step(struct exchange *e, const struct op *op);
  * list on the host, so the caller settles the lane before the next call. */
 void reduce_sum_squares(struct exchange *e, struct kernel_exact_sum *sum,
                         const struct model_tensor *only);
-/* The same for a block's gradient of one leaf, just after its backward. Squares are of this rank's
- * part of tensor parallel; with context parallel only of a part of the sum. */
-void reduce_sum_leaf(struct exchange *e, struct kernel_exact_sum *sum, uint32_t block);
 /* The same for a slice's weights. */
 void reduce_sum_weights(struct exchange *e, struct kernel_exact_sum *sum,
                         const struct state_slice *slice);

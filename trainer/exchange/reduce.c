@@ -566,21 +566,6 @@ void reduce_sum_squares(struct exchange *e, struct kernel_exact_sum *sum,
     add_squares(e, sum, num, e->state->gradients);
 }
 
-void reduce_sum_leaf(struct exchange *e, struct kernel_exact_sum *sum, uint32_t index)
-{
-    const struct block *block = &e->plan->blocks[index];
-    uint32_t num = 0;
-    for (uint32_t i = block->first; i < block->first + block->num; i++) {
-        const struct model_tensor *tensor = &e->plan->table->tensors[i];
-        const struct box *box = tp_box(e->plan, tensor);
-        uint32_t segments = model_view_blocks(&e->plan->cut, tensor);
-        if (layout_is_first(&e->plan->mesh, tensor))
-            list_rows(e, &num, buffers_of(e, block)->leaf + e->plan->full_at[i],
-                      box->extent[0] * segments, box->extent[1] / segments);
-    }
-    add_squares(e, sum, num, KERNEL_F32);
-}
-
 void reduce_sum_weights(struct exchange *e, struct kernel_exact_sum *sum,
                         const struct state_slice *slice)
 {

@@ -136,16 +136,28 @@ void model_kernel_shapes(const struct model *model, struct kernel_shapes *out);
 void model_set_groups(struct model *model, struct comm *tp_group, struct comm *cp_group);
 
 /* The range of the numbers that modules read and write, per tensor in the order of creation, from
- * one model_watch to the next. Settle the lane before you read them. */
-#define MODEL_NOTES_MAX 64u /* of one call */
+ * one model_watch to the next. Settle the lane before you read them. With `samples` a tensor of
+ * rows has an extent for each part of a sequence that it holds. */
+#define MODEL_NOTES_MAX 64u        /* of one call */
+#define MODEL_NO_SAMPLE UINT32_MAX /* a tensor that belongs to all sequences */
 struct model_notes {
-    struct kernel_extent *extents; /* [MODEL_NOTES_MAX] on the device */
-    uint32_t num;
+    struct kernel_extent *extents; /* on the device: [model_note_extents], or [MODEL_NOTES_MAX] */
+    uint32_t *samples;             /* [model_note_extents] the sequence of an extent, or NULL */
+    /* With `samples`, on the device: the sums of squares of each sequence's gradient of the
+     * embedding's output [B], set by the embedding's backward, and the lists for them. */
+    struct kernel_exact_sum *squares;
+    struct kernel_squares_piece *pieces, *host_pieces; /* [model_note_parts]; the latter PINNED */
+    uint32_t num, num_extents;
+    bool has_squares;
     struct model_note {
         char module[64];  /* "layers.3.attention.wq" */
         const char *what; /* a constant */
+        uint32_t first;   /* of its extents; they end with those of the next note */
     } of[MODEL_NOTES_MAX];
 };
+/* The most parts of sequences that a tensor has, and the most extents of one call. */
+uint32_t model_note_parts(const struct model *model);
+uint32_t model_note_extents(const struct model *model);
 /* Empties `notes` and records in it. NULL: nothing is noted or posted. */
 void model_watch(struct model *model, struct model_notes *notes);
 

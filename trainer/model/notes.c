@@ -3,7 +3,13 @@
  * While a buffer holds numbers that a module read or wrote, an operation of the lane finds their
  * extremes. It changes no value. Without a watch nothing is posted. Recomputed numbers are not
  * noted again. Weights that arrive as float8 codes are not noted, nor are logits that exist only in
- * chunks. */
+ * chunks.
+ *
+ * By samples. Sequences of a batch meet only in gradients of weights. So each part of a sequence in
+ * a tensor's rows has extremes of its own: [blocks][chunks][B, positions of a chunk], cut by tensor
+ * parallel if it has own rows. A tensor whose rows are no multiples of 16 bytes is noted as a
+ * whole. The squares of the gradient that reaches the embedding are summed for each sequence. */
+#include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/model/private.h"
 
@@ -13,8 +19,25 @@
 void model_watch(struct model *m, struct model_notes *notes)
 {
     m->notes = notes;
-    if (notes != NULL)
-        notes->num = 0;
+    if (notes == NULL)
+        return;
+    notes->num = notes->num_extents = 0;
+    notes->has_squares = false;
+}
+
+static uint32_t num_parts(const struct model *m)
+{
+    return model_num_chunks(&m->cut) * m->batch;
+}
+
+uint32_t model_note_parts(const struct model *m)
+{
+    return num_parts(m) * m->blocks;
+}
+
+uint32_t model_note_extents(const struct model *m)
+{
+    return MODEL_NOTES_MAX * model_note_parts(m);
 }
 
 static bool is_watched(const struct model *m, uint32_t slot)
@@ -22,19 +45,111 @@ static bool is_watched(const struct model *m, uint32_t slot)
     return m->notes != NULL && m->slots[slot].is_active;
 }
 
-static void note(struct model *m, const char *module, const char *what, const void *x, size_t count,
-                 enum kernel_dtype dtype)
+/* A tensor of activations, of the compute dtype; x NULL: nothing is noted. */
+struct side {
+    const void *x; /* [blocks][rows, width]; rows: this rank's, or its own */
+    uint32_t rows, blocks;
+    size_t width;
+    enum kernel_dtype dtype;
+};
+
+static void begin_note(struct model *m, const char *module, const char *what)
 {
     struct model_notes *notes = m->notes;
     CHECK(notes->num < MODEL_NOTES_MAX);
-    struct model_note *to = &notes->of[notes->num];
+    struct model_note *to = &notes->of[notes->num++];
     snprintf(to->module, sizeof(to->module), "%s", module);
     to->what = what;
+    to->first = notes->num_extents;
+}
+
+static void post(struct model *m, uint32_t sample, const void *x, size_t count,
+                 enum kernel_dtype dtype)
+{
+    struct model_notes *notes = m->notes;
+    if (notes->samples != NULL)
+        notes->samples[notes->num_extents] = sample;
     kernel_extremes(
         m->kernels, m->lane,
         &(struct kernel_extremes){
-            .out = &notes->extents[notes->num], .x = x, .count = count, .dtype = dtype});
-    notes->num++;
+            .out = &notes->extents[notes->num_extents++], .x = x, .count = count, .dtype = dtype});
+}
+
+/* Rows of one sequence in a block of a tensor. */
+struct span {
+    uint32_t first, num;
+};
+
+/* Part `i` in a tensor of `rows` rows: all of this rank, or its own, a tp-th of each cp block. */
+static struct span span_of(const struct model *m, uint32_t rows, uint32_t i)
+{
+    uint32_t length = model_chunk_length(&m->cut, m->seq), first = i * length;
+    if (rows == m->rows)
+        return (struct span){first, length};
+    uint32_t block = first / m->block_rows, own = m->block_rows / m->cut.tp;
+    uint32_t start = block * m->block_rows + m->cut.tp_place * own;
+    uint32_t from = first > start ? first : start;
+    uint32_t to = first + length < start + own ? first + length : start + own;
+    return (struct span){block * own + from - start, to > from ? to - from : 0};
+}
+
+/* A GPU reads 16 bytes at once, so each part must begin at a multiple of them. */
+static bool has_aligned_parts(const struct model *m, const struct side *side)
+{
+    size_t row = side->width * kernel_dtype_bytes(side->dtype);
+    size_t part = row * model_chunk_length(&m->cut, m->seq);
+    return row % 16 == 0 || (side->width == 1 && part % 16 == 0);
+}
+
+static void note_rows(struct model *m, const char *module, const char *what,
+                      const struct side *side)
+{
+    size_t row = side->width * kernel_dtype_bytes(side->dtype);
+    if (side->x == NULL)
+        return;
+    begin_note(m, module, what);
+    if (m->notes->samples == NULL || !has_aligned_parts(m, side)) {
+        post(m, MODEL_NO_SAMPLE, side->x, side->blocks * side->rows * side->width, side->dtype);
+        return;
+    }
+    for (uint32_t i = 0; i < side->blocks * num_parts(m); i++) {
+        struct span span = span_of(m, side->rows, i % num_parts(m));
+        size_t first = (size_t)(i / num_parts(m)) * side->rows + span.first;
+        if (span.num > 0)
+            post(m, i % m->batch, at_byte(side->x, first * row), span.num * side->width,
+                 side->dtype);
+    }
+}
+
+/* Weights, or their gradients. */
+static void note_weights(struct model *m, const char *module, const char *what, const void *x,
+                         size_t count, enum kernel_dtype dtype)
+{
+    begin_note(m, module, what);
+    post(m, MODEL_NO_SAMPLE, x, count, dtype);
+}
+
+/* Sums the squares of a gradient of this rank's own rows. */
+static void note_squares(struct model *m, const struct side *side)
+{
+    struct model_notes *notes = m->notes;
+    size_t row = side->width * kernel_dtype_bytes(side->dtype);
+    for (uint32_t i = 0; i < num_parts(m); i++) {
+        struct span span = span_of(m, side->rows, i);
+        notes->host_pieces[i] = (struct kernel_squares_piece){
+            .x = at_byte(side->x, span.first * row), .width = side->width, .end = span.num};
+    }
+    lane_copy(m->lane, notes->pieces, notes->host_pieces, num_parts(m) * sizeof(*notes->pieces));
+    lane_zero(m->lane, notes->squares, m->batch * sizeof(*notes->squares));
+    for (uint32_t i = 0; i < num_parts(m); i++)
+        if (notes->host_pieces[i].end > 0)
+            kernel_sum_squares(m->kernels, m->lane,
+                               &(struct kernel_sum_squares){.sum = &notes->squares[i % m->batch],
+                                                            .pieces = &notes->pieces[i],
+                                                            .rows = notes->host_pieces[i].end,
+                                                            .num = 1,
+                                                            .dtype = side->dtype});
+    notes->has_squares = true;
 }
 
 /* The module of a tensor of the block. A tied output's matrix is not in the block. */
@@ -55,37 +170,55 @@ static size_t weight_count(const struct model *m, uint32_t tensor)
     return rows[tensor] * m->s.dim;
 }
 
-/* An input or output of a module, of the compute dtype; x NULL: nothing is noted. */
-struct side {
-    const void *x;
-    size_t count;
-};
-
 static void note_sides(struct model *m, const char *module, bool is_backward, struct side first,
                        struct side second)
 {
     static const char *const names[2][2] = {{"input", "output"},
                                             {"gradient of output", "gradient of input"}};
-    if (first.x != NULL)
-        note(m, module, names[is_backward][0], first.x, first.count, m->dtype);
-    if (second.x != NULL)
-        note(m, module, names[is_backward][1], second.x, second.count, m->dtype);
+    note_rows(m, module, names[is_backward][0], &first);
+    note_rows(m, module, names[is_backward][1], &second);
 }
 
 static void note_weight_gradient(struct model *m, const char *module, const float *dw, size_t count)
 {
     if (dw != NULL)
-        note(m, module, "gradient of weight", dw, count, KERNEL_F32);
+        note_weights(m, module, "gradient of weight", dw, count, KERNEL_F32);
 }
 
 static struct side stream_of(const struct model *m, const void *x)
 {
-    return (struct side){x, (size_t)m->own_rows * m->s.dim};
+    return (struct side){x, m->own_rows, 1, m->s.dim, m->dtype};
 }
 
-static struct side rows_of(const struct model *m, const void *x, size_t width)
+static struct side rows_of(const struct model *m, const void *x)
 {
-    return (struct side){x, m->rows * width};
+    return (struct side){x, m->rows, 1, m->s.dim, m->dtype};
+}
+
+/* Columns that tensor parallel cuts: `width` of this rank. */
+static struct side columns_of(const struct model *m, const void *x, size_t width, uint32_t blocks)
+{
+    return (struct side){x, m->rows, blocks, width / blocks, m->dtype};
+}
+
+static struct side hidden_of(const struct model *m, const void *x)
+{
+    return columns_of(m, x, m->hidden, m->blocks);
+}
+
+static struct side queries_of(const struct model *m, const void *x)
+{
+    return columns_of(m, x, m->q_width, m->blocks);
+}
+
+static struct side keys_of(const struct model *m, const void *x)
+{
+    return columns_of(m, x, m->kv_width, m->kv_blocks);
+}
+
+static struct side d_keys_of(const struct model *m, const void *x)
+{
+    return columns_of(m, x, m->d_kv_width, m->blocks);
 }
 
 /* ---- layers ---- */
@@ -96,7 +229,7 @@ static void forward(struct model *m, uint32_t layer, uint32_t tensor, const void
     char module[64];
     module_of(module, m, layer + 1, tensor);
     if (!m->has_codes || tensor > W3 || !model_is_float8(m, layer, tensor))
-        note(m, module, "weight", w[tensor], weight_count(m, tensor), m->dtype);
+        note_weights(m, module, "weight", w[tensor], weight_count(m, tensor), m->dtype);
     note_sides(m, module, false, in, out);
 }
 
@@ -116,24 +249,26 @@ void model_note_keys(struct model *m, uint32_t slot, uint32_t layer, const void 
     const struct layer_buffers *l = &m->slots[slot].layers[layer];
     if (!is_watched(m, slot))
         return;
-    struct side norm = rows_of(m, l->saved[SAVED_ATTENTION_NORM], m->s.dim);
+    struct side norm = rows_of(m, l->saved[SAVED_ATTENTION_NORM]);
     forward(m, layer, ATTENTION_NORM, w, stream_of(m, l->x_in), norm);
-    forward(m, layer, WQ, w, norm, rows_of(m, l->saved[SAVED_Q], m->q_width));
-    forward(m, layer, WK, w, norm, rows_of(m, l->saved[SAVED_K], m->kv_width));
-    forward(m, layer, WV, w, norm, rows_of(m, l->saved[SAVED_V], m->kv_width));
+    forward(m, layer, WQ, w, norm, queries_of(m, l->saved[SAVED_Q]));
+    forward(m, layer, WK, w, norm, keys_of(m, l->saved[SAVED_K]));
+    forward(m, layer, WV, w, norm, keys_of(m, l->saved[SAVED_V]));
 }
 
 void model_note_attention(struct model *m, uint32_t slot, uint32_t layer, const void *const *w)
 {
     void *const *a = m->slots[slot].layers[layer].saved;
-    struct side out = rows_of(m, a[SAVED_ATTENTION], m->q_width);
+    struct side out = queries_of(m, a[SAVED_ATTENTION]);
     char module[64];
     if (!is_watched(m, slot))
         return;
     snprintf(module, sizeof(module), "layers.%u.attention", layer);
-    note(m, module, "query", a[SAVED_Q], (size_t)m->rows * m->q_width, m->dtype);
-    note(m, module, "key", a[SAVED_K], (size_t)m->rows * m->kv_width, m->dtype);
-    note(m, module, "value", a[SAVED_V], (size_t)m->rows * m->kv_width, m->dtype);
+    const struct side query = queries_of(m, a[SAVED_Q]), key = keys_of(m, a[SAVED_K]),
+                      value = keys_of(m, a[SAVED_V]);
+    note_rows(m, module, "query", &query);
+    note_rows(m, module, "key", &key);
+    note_rows(m, module, "value", &value);
     note_sides(m, module, false, (struct side){0}, out);
     forward(m, layer, WO, w, out, stream_of(m, a[SAVED_X_MID]));
 }
@@ -141,12 +276,12 @@ void model_note_attention(struct model *m, uint32_t slot, uint32_t layer, const 
 void model_note_feed_forward(struct model *m, uint32_t slot, uint32_t layer, const void *const *w)
 {
     void *const *a = m->slots[slot].layers[layer].saved;
-    struct side norm = rows_of(m, a[SAVED_FFN_NORM], m->s.dim);
+    struct side norm = rows_of(m, a[SAVED_FFN_NORM]);
     if (!is_watched(m, slot))
         return;
     forward(m, layer, FFN_NORM, w, stream_of(m, a[SAVED_X_MID]), norm);
-    forward(m, layer, W1, w, norm, rows_of(m, a[SAVED_GATE], m->hidden));
-    forward(m, layer, W3, w, norm, rows_of(m, a[SAVED_UP], m->hidden));
+    forward(m, layer, W1, w, norm, hidden_of(m, a[SAVED_GATE]));
+    forward(m, layer, W3, w, norm, hidden_of(m, a[SAVED_UP]));
 }
 
 void model_note_down(struct model *m, uint32_t slot, uint32_t layer, const void *const *w,
@@ -154,7 +289,7 @@ void model_note_down(struct model *m, uint32_t slot, uint32_t layer, const void 
 {
     void *const *a = m->slots[slot].layers[layer].saved;
     if (is_watched(m, slot))
-        forward(m, layer, W2, w, rows_of(m, a[SAVED_SWIGLU], m->hidden), stream_of(m, out));
+        forward(m, layer, W2, w, hidden_of(m, a[SAVED_SWIGLU]), stream_of(m, out));
 }
 
 void model_note_feed_forward_backward(struct model *m, uint32_t slot, uint32_t layer,
@@ -164,10 +299,9 @@ void model_note_feed_forward_backward(struct model *m, uint32_t slot, uint32_t l
     const struct side none = {0};
     if (!is_watched(m, slot))
         return;
-    backward(m, layer, W2, dw, rows_of(m, d_out, m->s.dim),
-             rows_of(m, t[TEMPORARY_D_SWIGLU], m->hidden));
-    backward(m, layer, W1, dw, rows_of(m, t[TEMPORARY_D_GATE], m->hidden), none);
-    backward(m, layer, W3, dw, rows_of(m, t[TEMPORARY_D_UP], m->hidden), none);
+    backward(m, layer, W2, dw, rows_of(m, d_out), hidden_of(m, t[TEMPORARY_D_SWIGLU]));
+    backward(m, layer, W1, dw, hidden_of(m, t[TEMPORARY_D_GATE]), none);
+    backward(m, layer, W3, dw, hidden_of(m, t[TEMPORARY_D_UP]), none);
 }
 
 void model_note_attention_backward(struct model *m, uint32_t slot, uint32_t layer,
@@ -177,11 +311,10 @@ void model_note_attention_backward(struct model *m, uint32_t slot, uint32_t laye
     const struct side none = {0};
     if (!is_watched(m, slot))
         return;
-    backward(m, layer, WO, dw, rows_of(m, d_mid, m->s.dim),
-             rows_of(m, t[TEMPORARY_D_ATTENTION], m->q_width));
-    backward(m, layer, WQ, dw, rows_of(m, t[TEMPORARY_D_Q], m->q_width), none);
-    backward(m, layer, WK, dw, rows_of(m, t[TEMPORARY_D_K], m->d_kv_width), none);
-    backward(m, layer, WV, dw, rows_of(m, t[TEMPORARY_D_V], m->d_kv_width), none);
+    backward(m, layer, WO, dw, rows_of(m, d_mid), queries_of(m, t[TEMPORARY_D_ATTENTION]));
+    backward(m, layer, WQ, dw, queries_of(m, t[TEMPORARY_D_Q]), none);
+    backward(m, layer, WK, dw, d_keys_of(m, t[TEMPORARY_D_K]), none);
+    backward(m, layer, WV, dw, d_keys_of(m, t[TEMPORARY_D_V]), none);
 }
 
 void model_note_norm_backward(struct model *m, uint32_t slot, uint32_t layer, bool is_attention,
@@ -208,7 +341,7 @@ void model_note_embedding(struct model *m, uint32_t slot, const void *const *w, 
 {
     if (!is_watched(m, slot))
         return;
-    note(m, "tok_embeddings", "weight", w[0], (size_t)m->vocab * m->s.dim, m->dtype);
+    note_weights(m, "tok_embeddings", "weight", w[0], (size_t)m->vocab * m->s.dim, m->dtype);
     note_sides(m, "tok_embeddings", false, (struct side){0}, stream_of(m, out));
 }
 
@@ -216,31 +349,35 @@ void model_note_embedding_backward(struct model *m, uint32_t slot, float *const 
 {
     if (!is_watched(m, slot))
         return;
-    note_sides(m, "tok_embeddings", true, stream_of(m, m->slots[slot].dx), (struct side){0});
+    const struct side d_out = stream_of(m, m->slots[slot].dx);
+    note_sides(m, "tok_embeddings", true, d_out, (struct side){0});
+    if (m->notes->samples != NULL)
+        note_squares(m, &d_out);
     note_weight_gradient(m, "tok_embeddings", dw[0], (size_t)m->vocab * m->s.dim);
 }
 
 static struct side logits_of(const struct model *m, const struct slot *s)
 {
-    return rows_of(m, model_has_chunks(m) ? NULL : s->logits, m->vocab);
+    return columns_of(m, model_has_chunks(m) ? NULL : s->logits, m->vocab, m->blocks);
 }
 
 void model_note_head(struct model *m, uint32_t slot, const void *const *w)
 {
     const struct slot *s = &m->slots[slot];
-    struct side norm = rows_of(m, s->head_norm, m->s.dim);
+    struct side norm = rows_of(m, s->head_norm);
     if (!is_watched(m, slot))
         return;
-    note(m, "norm", "weight", w[NORM], m->s.dim, m->dtype);
+    note_weights(m, "norm", "weight", w[NORM], m->s.dim, m->dtype);
     note_sides(m, "norm", false, stream_of(m, s->layers[m->s.layers].x_in), norm);
-    note(m, "output", "weight", w[OUTPUT], (size_t)m->vocab * m->s.dim, m->dtype);
+    note_weights(m, "output", "weight", w[OUTPUT], (size_t)m->vocab * m->s.dim, m->dtype);
     note_sides(m, "output", false, norm, logits_of(m, s));
 }
 
 void model_note_loss(struct model *m, uint32_t slot)
 {
     if (is_watched(m, slot))
-        note(m, "loss", "output", m->slots[slot].losses, m->rows, KERNEL_F32);
+        note_rows(m, "loss", "output",
+                  &(struct side){m->slots[slot].losses, m->rows, 1, 1, KERNEL_F32});
 }
 
 void model_note_output_backward(struct model *m, uint32_t slot, uint32_t halves, const float *dw)

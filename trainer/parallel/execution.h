@@ -42,6 +42,7 @@ struct execution {
     double *losses, *all_losses;
     uint32_t leaf_values; /* gathered per leaf: see gather_losses */
     uint64_t counted;     /* the step's tokens that count; 0: all */
+    bool has_sources;     /* losses are summed by source */
     uint64_t digest;      /* of the step's leaves that this rank has to digest */
     int failure;          /* of this rank in this step; all ranks learn of it when the step ends */
     bool has_warned_of_masks;
@@ -140,15 +141,16 @@ int watch_agree(struct parallel *p, int64_t step, bool *out_is_broken);
 
 /* ---- blame.c ---- */
 
-/* Used with debug.replay_blame. `num_notes`: the most notes of a leaf. */
-int blame_open(struct parallel *p, uint32_t num_notes);
+/* Does nothing without debug.replay_blame. `num_notes`: the most notes of a leaf. `notes` gets
+ * buffers of the blame, so that it records samples. */
+int blame_open(struct parallel *p, uint32_t num_notes, struct model_notes *notes);
 void blame_close(struct blame *blame);
 /* Call after a watched operation, with its notes and their extents on the host. `first`: the number
  * of the first note among all notes of a leaf, the same on each rank. */
 int blame_add_notes(struct parallel *p, const struct op *op, uint32_t first,
                     const struct model_notes *notes, const struct kernel_extent *extents);
-/* Call when the module is named already. */
-void blame_is_named(struct blame *blame);
+/* Call when the module is named already, as not finite in the leaf. */
+void blame_is_named(struct blame *blame, uint32_t leaf);
 
 /* ---- step.c ---- */
 

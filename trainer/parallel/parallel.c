@@ -528,8 +528,8 @@ void parallel_free(struct parallel *p)
     mesh_free_groups(&plan->mesh);
     if (plan->lane != NULL)
         (void)lane_settle(plan->lane); /* wait: the lane still uses what is freed next */
-    watch_close(p->run.watch);
     blame_close(p->run.blame);
+    watch_close(p->run.watch); /* the blame has buffers of it */
     model_free(plan->model);
     memory_free(plan->memory);
     pinned_free(p);

@@ -162,16 +162,24 @@ struct step_break {
 /* Call from decide(), when loss or norm is not finite. Collective. */
 int parallel_find_break(struct parallel *parallel, struct step_break *out);
 
-/* The leaves of a step with the largest loss and the largest gradient. */
+/* The samples of a step with the largest loss and the largest gradient, and the tensor in which the
+ * latter is farthest out of line. */
 struct step_blame {
-    struct leaf_value {
-        uint32_t leaf; /* the first that is not finite, otherwise the largest */
-        double value, median;
-    } loss, norm;
-    bool has_norm; /* false: context parallel has no leaf's gradient in one place */
+    struct sample_value {
+        uint32_t sample; /* of the step: the first that is not finite, otherwise the largest */
+        uint32_t num_finite;
+        double value, median; /* gradient: the norm, at the output of the embedding */
+    } loss, gradient;
+    uint32_t num_samples;
+    bool is_named; /* a module was logged as not finite before; the sample is of the same leaf */
+    struct blamed_module {
+        char what[24], name[64]; /* "output", "layers.3.attention.wq"; "": none is out of line */
+        double reach, mean;      /* the largest magnitude of the sample; the mean of all samples */
+        uint32_t rank, stage;
+    } module;
 };
-/* Call from decide() of a step with debug.replay_blame. One rank logs which module's numbers are
- * farthest out of line, unless a module was named as not finite. Collective. */
+/* Call from decide() of a step with debug.replay_blame. The same on each mesh, but for the rank and
+ * the stage. Collective. */
 int parallel_blame(struct parallel *parallel, struct step_blame *out);
 
 /* The mean loss of the first `samples` samples of a set that is read in its own order. Its

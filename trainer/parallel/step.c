@@ -142,7 +142,7 @@ static int read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
         step_clear_tokens(p, &raw);
     else if (s->input->ahead != NULL)
         add_digest(p, leaf, &raw);
-    if (p->run.leaf_values > 1)
+    if (p->run.has_sources)
         count_sequences(p, &raw, values + 1 + p->plan->config->local_batch_size);
     step_send_tokens(p, &raw, to);
     return 0;
@@ -272,7 +272,7 @@ int step_gather_losses(struct parallel *p, struct comm *data, struct comm *stage
 }
 
 /* Gathers each leaf's loss. With several sources, also the loss and the number of counted tokens of
- * each of its sequences; they are added in leaf order. */
+ * each of its sequences; they are added in leaf order. A blame compares the losses of sequences. */
 static int gather_losses(struct parallel *p, struct step *s, const struct op *op)
 {
     struct step_result *out = s->out;
@@ -286,7 +286,7 @@ static int gather_losses(struct parallel *p, struct step *s, const struct op *op
         const double *values = gathered_of_leaf(p, leaf);
         sum += values[0];
         most = fmax(most, values[0]);
-        if (p->run.leaf_values > 1)
+        if (p->run.has_sources)
             add_to_sources(p, s->input, leaf, values + 1, out);
     }
     out->data_seconds = s->input->ahead != NULL ? ahead_waited(s->input->ahead) : 0;
@@ -383,13 +383,14 @@ static int adapt_program(struct parallel *p)
 static int begin_step(struct parallel *p, const struct step_input *input)
 {
     bool has_data = input->ahead != NULL;
-    bool by_source = has_data && data_info(ahead_data(input->ahead))->num_sources > 1;
+    p->run.has_sources = has_data && data_info(ahead_data(input->ahead))->num_sources > 1;
+    bool by_sample = p->run.has_sources || p->run.blame != NULL;
     p->run.failure = 0;
     p->run.digest = 0;
     watch_step(p, input->step);
     set_leaves(p, trainer_config_leaves(p->plan->config, input->step - 1));
     reduce_begin(&p->exchange);
-    p->run.leaf_values = by_source ? 1 + 2 * (uint32_t)p->plan->config->local_batch_size : 1;
+    p->run.leaf_values = by_sample ? 1 + 2 * (uint32_t)p->plan->config->local_batch_size : 1;
     ERR_TRY(adapt_program(p));
     if (has_data)
         ahead_step(input->ahead, input->step - 1, input->first_sample);

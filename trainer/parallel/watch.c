@@ -11,7 +11,7 @@
  * With debug.watch_folder each rank writes the record of all modules, one file for each watched
  * step.
  *
- * With debug.replay_blame the run continues, and the records of all leaves are compared (blame.c).
+ * With debug.replay_blame the run continues, and the records of all samples are compared (blame.c).
  *
  * The host waits for the device after each block. Results do not change by a bit. */
 #include "proto/base/report.h"
@@ -39,8 +39,9 @@ struct frame { /* one module, forward or backward */
 struct watch {
     struct device *device;
     struct model_notes notes;
-    struct kernel_extent *extents; /* PINNED: the extents of `notes` */
-    struct frame *ring;            /* [num_frames] */
+    struct kernel_extent *extents;               /* PINNED: the extents of `notes` */
+    struct kernel_extent whole[MODEL_NOTES_MAX]; /* of the notes, all samples together */
+    struct frame *ring;                          /* [num_frames] */
     uint32_t num_frames;
     uint64_t num_seen; /* frames so far; the newest lies at (num_seen - 1) % num_frames */
     uint32_t bound;    /* bits of |x|; a value above it ends the run */
@@ -75,7 +76,9 @@ static uint32_t num_notes(const struct parallel *p)
 int watch_open(struct parallel *p)
 {
     const struct config *config = p->plan->config;
-    size_t bytes = MODEL_NOTES_MAX * sizeof(struct kernel_extent);
+    size_t num =
+        config->replay_blame ? model_note_extents(p->plan->model) : (size_t)MODEL_NOTES_MAX;
+    size_t bytes = num * sizeof(struct kernel_extent);
     void *at = NULL;
     if (!config->watch_numbers || (p->plan->device->ops->flags & DEVICE_DRY))
         return 0;
@@ -94,7 +97,7 @@ int watch_open(struct parallel *p)
     w->notes.extents = at;
     ERR_TRY(device_alloc(p->plan->device, &at, bytes, PINNED));
     w->extents = at;
-    return blame_open(p, num_notes(p));
+    return blame_open(p, num_notes(p), &w->notes);
 }
 
 /* ---- numbers as text ---- */
@@ -232,7 +235,7 @@ static void write_notes(const struct parallel *p, const struct op *op)
         const struct model_note *note = &w->notes.of[i];
         if (i == 0 || strcmp(note->module, note[-1].module) != 0)
             print_module(w->file, note->module, is_backward(op), leaf);
-        print_value(w->file, &(struct value){note->what, w->extents[i]});
+        print_value(w->file, &(struct value){note->what, w->whole[i]});
     }
 }
 
@@ -243,7 +246,7 @@ static void keep_notes(struct parallel *p, const struct op *op)
     uint32_t leaf = leaves_at(&p->exchange.leaves, my_data_rank(p->plan), op->leaf);
     for (uint32_t i = 0; i < w->notes.num && w->when == INT64_MAX; i++) {
         struct frame *frame = frame_of(w, &w->notes.of[i], leaf, i == 0);
-        struct value value = {w->notes.of[i].what, w->extents[i]};
+        struct value value = {w->notes.of[i].what, w->whole[i]};
         frame->is_backward = is_backward(op);
         frame->of[frame->num++] = value;
         if (value.extent.largest <= w->bound)
@@ -253,13 +256,33 @@ static void keep_notes(struct parallel *p, const struct op *op)
     }
 }
 
+/* Puts the extents of a note together. */
+static void merge_extents(struct watch *w)
+{
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < w->notes.num; i++) {
+        uint32_t end = i + 1 < w->notes.num ? w->notes.of[i + 1].first : w->notes.num_extents;
+        w->whole[i] = (struct kernel_extent){.smallest = UINT32_MAX};
+        for (; next < end; next++) {
+            const struct kernel_extent *part = &w->extents[next];
+            if (part->largest > w->whole[i].largest)
+                w->whole[i].largest = part->largest;
+            if (part->smallest < w->whole[i].smallest)
+                w->whole[i].smallest = part->smallest;
+            w->whole[i].not_finite += part->not_finite;
+        }
+    }
+}
+
 int watch_end(struct parallel *p, const struct op *op)
 {
     struct watch *w = p->run.watch;
     if (w == NULL || w->notes.num == 0)
         return 0;
-    lane_copy(p->plan->lane, w->extents, w->notes.extents, w->notes.num * sizeof(*w->extents));
+    lane_copy(p->plan->lane, w->extents, w->notes.extents,
+              w->notes.num_extents * sizeof(*w->extents));
     ERR_TRY(lane_settle(p->plan->lane));
+    merge_extents(w);
     write_notes(p, op);
     keep_notes(p, op);
     uint32_t first = (uint32_t)(when_of(p, op, 0) % num_notes(p));
@@ -339,8 +362,11 @@ int watch_agree(struct parallel *p, int64_t step, bool *out_is_broken)
     *out_is_broken = is_broken && p->run.blame == NULL;
     if (*out_is_broken)
         return parallel_agree(world, rc);
-    if (is_broken)
-        blame_is_named(p->run.blame);
+    if (is_broken) {
+        int64_t leaf = first == world->rank ? w->ring[(w->num_seen - 1) % w->num_frames].leaf : 0;
+        ERR_TRY(comm_all_reduce_i64(world, &leaf, 1));
+        blame_is_named(p->run.blame, (uint32_t)leaf);
+    }
     if (rc != 0) {
         log_warn("replay", "%s", report_message());
         report_clear();

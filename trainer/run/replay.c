@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SAMPLES_SAID_MAX 32u /* of a leaf, in the log */
-
 static bool is_same(double a, double b)
 {
     a = breaks_without_sign(a);
@@ -190,31 +188,57 @@ static int compare_all(const struct rank *r, const struct state_compared *state)
     return result;
 }
 
-/* Logs the samples of a leaf: their numbers in the run's order, and their places in the data. */
-static void log_samples(const struct rank *r, const struct progress *next, uint32_t leaf)
+/* Describes a sample of the step: its number in the run's order, its leaf, its place in the
+ * data. */
+static void describe(const struct rank *r, const struct progress *next, uint32_t sample,
+                     char out[CONFIG_TEXT_MAX])
 {
     const struct config *config = r->config;
-    const struct data_place *place = data_place(r->data);
-    uint64_t batch = (uint64_t)config->local_batch_size, sample;
-    uint64_t leaves = trainer_config_leaves(config, next->step - 1);
-    uint64_t first = next->next_sample - (leaves - leaf) * batch;
-    for (uint64_t i = first; i < first + batch && i < first + SAMPLES_SAID_MAX; i++) {
-        uint32_t source = data_locate(r->data, i, &sample);
-        uint64_t at = sample * (uint64_t)config->seq_len;
-        log_warn("replay",
-                 "leaf %u: sample %" PRIu64 " of the run is tokens %" PRIu64 " to %" PRIu64
-                 " of %s",
-                 leaf, i, at, at + (uint64_t)config->seq_len, place->sources[source].name);
-    }
-    if (batch > SAMPLES_SAID_MAX)
-        log_warn("replay", "leaf %u: and those up to %" PRIu64, leaf, first + batch - 1);
+    uint64_t batch = (uint64_t)config->local_batch_size, of_source;
+    uint64_t samples = trainer_config_leaves(config, next->step - 1) * batch;
+    uint64_t number = next->next_sample - samples + sample;
+    uint32_t source = data_locate(r->data, number, &of_source);
+    uint64_t at = of_source * (uint64_t)config->seq_len;
+    snprintf(out, CONFIG_TEXT_MAX,
+             "sample %" PRIu64 " of the run (leaf %" PRIu64 "; tokens %" PRIu64 " to %" PRIu64
+             " of %s)",
+             number, sample / batch, at, at + (uint64_t)config->seq_len,
+             data_place(r->data)->sources[source].name);
 }
 
-static void log_leaf(const struct progress *next, const char *what, const struct leaf_value *of)
+static void log_samples(const struct rank *r, const struct progress *next,
+                        const struct step_blame *of)
 {
+    const struct sample_value *gradient = &of->gradient, *loss = &of->loss;
+    char text[CONFIG_TEXT_MAX];
+    describe(r, next, gradient->sample, text);
     log_warn("replay",
-             "step %" PRId64 ": leaf %u has the largest %s: %g, where the leaves' median is %g",
-             next->step, of->leaf, what, breaks_without_sign(of->value), of->median);
+             "step %" PRId64 ": %s has the largest gradient: norm %g at the output of "
+             "tok_embeddings, where the samples' median is %g",
+             next->step, text, breaks_without_sign(gradient->value),
+             breaks_without_sign(gradient->median));
+    describe(r, next, loss->sample, text);
+    log_warn("replay", "step %" PRId64 ": %s has the largest loss%s: %g, the median is %g",
+             next->step, loss->sample == gradient->sample ? "it" : text,
+             loss->sample == gradient->sample ? ", too" : ", but not the largest gradient",
+             breaks_without_sign(loss->value), breaks_without_sign(loss->median));
+}
+
+static void log_module(const struct rank *r, const struct step_blame *of)
+{
+    const struct blamed_module *module = &of->module;
+    if (of->is_named)
+        return;
+    if (module->name[0] == '\0')
+        log_warn("replay",
+                 "no module is an outlier: all samples of the step reach the same values");
+    else
+        log_warn(
+            "replay",
+            "largest outlier: %s of %s, leaf %u, reaches %.3g, the mean of all samples is %.3g "
+            "(rank %u, stage %u)",
+            module->what, module->name, of->gradient.sample / (uint32_t)r->config->local_batch_size,
+            module->reach, module->mean, module->rank, module->stage);
 }
 
 int replay_blame(struct rank *r, const struct progress *next)
@@ -223,12 +247,14 @@ int replay_blame(struct rank *r, const struct progress *next)
     ERR_TRY(parallel_blame(r->parallel, &blame));
     if (r->world->rank != 0)
         return 0;
-    log_leaf(next, "loss", &blame.loss);
-    if (blame.has_norm)
-        log_leaf(next, "gradient norm", &blame.norm);
-    log_samples(r, next, blame.loss.leaf);
-    if (blame.has_norm && blame.norm.leaf != blame.loss.leaf)
-        log_samples(r, next, blame.norm.leaf);
+    log_module(r, &blame);
+    if (blame.gradient.num_finite == 0 && blame.num_samples > 1)
+        log_warn("replay",
+                 "step %" PRId64 ": no sample is to blame: the gradients of all %u samples are not "
+                 "finite",
+                 next->step, blame.num_samples);
+    else
+        log_samples(r, next, &blame);
     return 0;
 }
 

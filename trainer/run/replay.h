@@ -23,7 +23,7 @@ int replay_begin(struct rank *rank);
 /* Call before the replayed step. Logs and sets rank->undone if the step was rolled back. */
 void replay_as_first_made(struct rank *rank);
 /* With debug.replay_blame: call when the step's loss and norm are known. Logs the module and
- * samples to examine. `next`: the progress after the step. Collective. */
+ * the sample to examine. `next`: the progress after the step. Collective. */
 int replay_blame(struct rank *rank, const struct progress *next);
 /* Call after the step. *out_exit: EXIT_DONE if the bits are the same, or one of the codes above.
  * Collective. */
