@@ -421,3 +421,32 @@ def row_observation(bench):
     costs = [ours - without for ours, without in zip(pairs.ours, pairs.reference)]
     yield Share("observation", "CPU s", costs, [whole] * len(costs), direction="lower", goal=0.005,
                 note="beside a step of the main job on two ranks")
+
+
+# ---- blame ----
+
+# The main job's 12 samples of a step in 3 micro-batches of 4, so that samples of a micro-batch are
+# compared, too. A replay loads step BLAME_SAVED; the step before the last one warms up.
+BLAME_SAVED, BLAME_STEP = 2, 4
+BLAME = ["--training.local_batch_size", "4", "--canonical.micro_batches", "3",
+         "--comm.ranks", "1", "--kernels.threads", "2", "--checkpoint.interval", str(BLAME_SAVED),
+         "--lr_scheduler.total_steps", "1000"]
+
+
+def row_blame(bench):
+    """a replayed step with --blame, beside the same replay without"""
+    ckptd, server, _ = bench.start_ckptd("blamed", *LOST_POOL)
+
+    def step(*options):
+        output = bench.run(bench.program("trainer"), "--job.config_file", "deploy/main-job.toml",
+                           "--job.run", "blamed", "--ckptd.address", server, *data(bench), *BLAME,
+                           *options)
+        times = {step: seconds_since_epoch(time) for time, step, _ in LINE.findall(output)}
+        return times[str(BLAME_STEP)] - times[str(BLAME_STEP - 1)]
+
+    step("--training.steps", str(BLAME_STEP), "--checkpoint.keep_latest_k", "0")
+    replay = ("--replay", str(BLAME_STEP), "--checkpoint.load_step", str(BLAME_SAVED))
+    yield bench.pairs("blame", "s", ours=lambda: step(*replay, "--blame"),
+                      reference=lambda: step(*replay), repeat=2, direction="lower",
+                      goal=2.0, note="3 micro-batches of 4 samples, one rank of two threads")
+    bench.end(ckptd)
