@@ -201,8 +201,8 @@ void watch_begin(struct parallel *p, const struct program *program, const struct
                     w->is_on && program == p->run.program && is_watched(op) ? &w->notes : NULL);
 }
 
-/* The place of a value in an order that all ranks share: leaves of all data ranks in parallel,
- * forward, then backward, blocks in order, then the values of a block. */
+/* The place of a value in an order that all meshes share: leaves in order, forward, then backward,
+ * blocks in order, then the values of a block. */
 static int64_t when_of(const struct parallel *p, const struct op *op, uint32_t note)
 {
     uint32_t blocks = num_all_blocks(p->plan);
@@ -210,7 +210,8 @@ static int64_t when_of(const struct parallel *p, const struct op *op, uint32_t n
     uint32_t part = op->kind == OP_KEYS || op->kind == OP_BACKWARD_INPUT    ? 0
                     : op->kind == OP_LOSS || op->kind == OP_BACKWARD_WEIGHT ? 2
                                                                             : 1;
-    return (((int64_t)op->leaf * 2 * blocks + block) * 3 + part) * MODEL_NOTES_MAX + note;
+    int64_t leaf = leaves_at(&p->exchange.leaves, my_data_rank(p->plan), op->leaf);
+    return ((leaf * 2 * blocks + block) * 3 + part) * MODEL_NOTES_MAX + note;
 }
 
 /* The frame of a note: the newest frame, or the next if that is of another module. */
