@@ -110,12 +110,22 @@ def broken_sample_is_blamed(world):
              said)
 
 
+def no_sample_is_blamed(world):
+    """Of the run that was made before."""
+    said = replayed(world, "broken", 15, MESHES["two replicas"], "--training.nonfinite", "skip",
+                    "--debug.nonfinite_at_step", 15)
+    test("where no sample has a finite gradient none is blamed",
+         "step 15: no sample is to blame: the gradients of all 12 samples are not finite" in said
+         and not any("largest" in line for line in said), said)
+
+
 def main():
     world = World()
     try:
         world.launch()
         noise_is_blamed(world)
         broken_sample_is_blamed(world)
+        no_sample_is_blamed(world)
     finally:
         world.close()
     end()
