@@ -38,8 +38,7 @@ const struct option table_of_debug[] = {
         "--replay; ours)"),
     BOOL(replay_blame, "debug.replay_blame", "false",
          "for debug.replay_step name the sample with the largest gradient, and the module with "
-         "numbers "
-         "not finite or the sample's largest outlier (also --blame; ours)"),
+         "numbers not finite or the sample's largest outlier (also --blame; ours)"),
     STRING(logits_file, "debug.logits_file", "",
            "for tests: write the logits of sample 0 as raw floats and exit (ours)"),
     ALIAS("debug.detect_anomaly", "debug.watch_numbers"),
