@@ -100,6 +100,7 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
     struct ckpt *ckpt = calloc(1, sizeof *ckpt);
     if (ckpt == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a checkpoint client");
+    pthread_mutex_init(&ckpt->alive_lock, NULL);
     strcpy(ckpt->server, options->server);
     strcpy(ckpt->run, options->run);
     ckpt->rank = options->rank;

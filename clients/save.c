@@ -250,6 +250,16 @@ void ckpt_note_lane(struct ckpt *ckpt, const struct ckpt_doing *doing)
                         &(struct arena_text){doing->what, doing->of, doing->lane});
 }
 
+void ckpt_note_alive(struct ckpt *ckpt)
+{
+    if (!session_handle_is_open(ckpt))
+        return;
+    pthread_mutex_lock(&ckpt->alive_lock);
+    if (ckpt->alive_notes != NULL)
+        arena_note_alive(ckpt->alive_notes);
+    pthread_mutex_unlock(&ckpt->alive_lock);
+}
+
 int64_t ckpt_room_saves(const struct ckpt *ckpt)
 {
     bool is_known =

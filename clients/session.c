@@ -284,8 +284,17 @@ bool session_has_notes(const struct ckpt *ckpt)
     return ckpt->control != NULL && ckpt->control_bytes == sizeof *ckpt->control;
 }
 
+/* Where ckpt_note_alive writes, from any thread; NULL: nowhere. */
+static void set_alive_notes(struct ckpt *ckpt, struct arena_notes *notes)
+{
+    pthread_mutex_lock(&ckpt->alive_lock);
+    ckpt->alive_notes = notes;
+    pthread_mutex_unlock(&ckpt->alive_lock);
+}
+
 void session_drop(struct ckpt *ckpt)
 {
+    set_alive_notes(ckpt, NULL);
     /* Before the connection ends, which ckptd takes as the end of the rank. */
     if (session_has_notes(ckpt))
         arena_note_leave(&ckpt->control->notes);
@@ -388,6 +397,8 @@ static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *r
                                 : share_memory(ckpt, reply->session, timeout_ms);
     if (error != 0)
         session_drop(ckpt);
+    else if (session_has_notes(ckpt))
+        set_alive_notes(ckpt, &ckpt->control->notes);
     return error;
 }
 

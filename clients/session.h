@@ -21,6 +21,8 @@
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
 
+#include <pthread.h>
+
 #define SESSION_RUN_MAX 100             /* bytes of a run's name */
 #define SESSION_CALL_MS 10000u          /* deadline of a call that ckptd answers from memory */
 #define SESSION_SETTLE_MS 120000u       /* OpenAttempt: ckptd may still have to write older saves */
@@ -83,8 +85,10 @@ struct ckpt {
     struct arena_link link;
     uint64_t control_bytes; /* of the control page that are mapped */
     struct arena_control *control;
-    int event;            /* eventfd to wake ckptd after a push */
-    uint32_t saves_asked; /* in the sessions before */
+    pthread_mutex_t alive_lock;      /* guards alive_notes */
+    struct arena_notes *alive_notes; /* of the control page, for ckpt_note_alive; NULL: none */
+    int event;                       /* eventfd to wake ckptd after a push */
+    uint32_t saves_asked;            /* in the sessions before */
     uint64_t image_bytes, segment_bytes;
     uint32_t image_segments; /* of every image */
     bool is_window;          /* fewer segments than the image has bytes (proto/wire/arena.h) */

@@ -172,7 +172,7 @@ struct run {
     struct {                 /* the rank that was lost last on this node, the first of: */
         uint64_t attempt;    /* 0: none */
         int64_t at_ms;
-        char text[480]; /* "rank 1 of attempt 7: step 12, in ..." */
+        char text[560]; /* "rank 1 of attempt 7: step 12, in ..." */
     } lost;
     struct sets sets; /* the nodes on which its newest attempt depends */
     /* Of refresh/refresh.c: the stamp of the sets file at each peer; owned. */

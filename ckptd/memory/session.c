@@ -33,6 +33,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#define STILL_MS 3000 /* a process that did not run for longer than others stood still */
+#define STILL_TEXT_MAX 80u
+
 /* ---- the table ---- */
 
 int session_table_open(struct service *service, const struct session_events *events)
@@ -418,6 +421,38 @@ void session_end(struct session *session, const char *why)
         events_of(service)->phase_changed(service); /* no event follows when its busy phase ends */
 }
 
+/* How long ago the process of the rank last ran; -1: unknown. */
+static int64_t still_ms(const struct session *session)
+{
+    uint32_t alive_ms = session->control ? arena_notes_alive_ms(&session->control->notes) : 0;
+    int32_t age_ms = (int32_t)((uint32_t)clock_ms() - alive_ms);
+    return alive_ms == 0 ? -1 : age_ms > 0 ? age_ms : 0;
+}
+
+/* Describes the rank of the attempt that has not run for the longest time, if another rank has run
+ * for long since then: that one did not stand still, it waited. "": there is none. */
+static void describe_still(char out[STILL_TEXT_MAX], const struct session *lost)
+{
+    const struct service *service = lost->service;
+    const struct session *still = lost;
+    int64_t longest = still_ms(lost), shortest = longest;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        const struct session *session = &service->sessions->rows[i];
+        if (session->token == 0 || !session->is_rank || session->run != lost->run ||
+            session->attempt != lost->attempt)
+            continue;
+        int64_t age = still_ms(session);
+        if (age > longest)
+            still = session;
+        longest = age > longest ? age : longest;
+        shortest = age >= 0 && (age < shortest || shortest < 0) ? age : shortest;
+    }
+    out[0] = '\0';
+    if (shortest >= 0 && longest - shortest >= STILL_MS)
+        snprintf(out, STILL_TEXT_MAX, "; the process of rank %u had stood still for %.1f s",
+                 still->rank, 1e-3 * (double)longest);
+}
+
 static void note_lost(const struct session *session, const char *doing)
 {
     struct run *run = session->run;
@@ -451,13 +486,16 @@ static void note_left(const struct session *session)
 
 void session_lost(struct session *session)
 {
-    char doing[ARENA_TELL_MAX];
+    char doing[ARENA_TELL_MAX + STILL_TEXT_MAX], still[STILL_TEXT_MAX];
     /* At shutdown ckptd itself ends the connections. */
     if (session->is_rank && session->control && !session->run->service->is_closing) {
-        if (arena_notes_describe(doing, &session->control->notes))
+        if (arena_notes_describe(doing, &session->control->notes)) {
+            describe_still(still, session);
+            strcat(doing, still);
             note_lost(session, doing);
-        else if (arena_notes_has_left(&session->control->notes))
+        } else if (arena_notes_has_left(&session->control->notes)) {
             note_left(session);
+        }
     }
     session_end(session, "its connection ended");
 }

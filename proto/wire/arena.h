@@ -89,7 +89,8 @@ struct arena_note {
 #define ARENA_CALLS 16u /* the last calls: calls[number % ARENA_CALLS] */
 struct arena_notes {
     uint32_t has_left; /* 1: the rank has ended the session itself */
-    uint32_t pad;
+    /* CLOCK_MONOTONIC modulo 2^32: when the process of the rank last ran; 0: unknown. */
+    uint32_t alive_ms;
     struct arena_note lanes[ARENA_LANES], calls[ARENA_CALLS];
 };
 _Static_assert(sizeof(struct arena_notes) == 8 + 120 * (ARENA_LANES + ARENA_CALLS), "layout");

@@ -84,6 +84,17 @@ void arena_note_lane(struct arena_notes *notes, const struct arena_note *note,
         write_note(&notes->lanes[i], note, text);
 }
 
+void arena_note_alive(struct arena_notes *notes)
+{
+    uint32_t now = (uint32_t)clock_ms();
+    __atomic_store_n(&notes->alive_ms, now != 0 ? now : 1, __ATOMIC_RELAXED);
+}
+
+uint32_t arena_notes_alive_ms(struct arena_notes *notes)
+{
+    return __atomic_load_n(&notes->alive_ms, __ATOMIC_RELAXED);
+}
+
 void arena_note_leave(struct arena_notes *notes)
 {
     __atomic_store_n(&notes->has_left, 1, __ATOMIC_RELEASE);
@@ -111,6 +122,10 @@ static void copy_notes(struct arena_note *to, struct arena_note *from, uint32_t 
 
 void arena_notes_copy(struct arena_notes *to, struct arena_notes *from, uint64_t later_ns)
 {
+    uint32_t alive_ms = arena_notes_alive_ms(from);
+    if (alive_ms != 0)
+        __atomic_store_n(&to->alive_ms, alive_ms + (uint32_t)((int64_t)later_ns / 1000000),
+                         __ATOMIC_RELAXED);
     copy_notes(to->lanes, from->lanes, ARENA_LANES, later_ns);
     copy_notes(to->calls, from->calls, ARENA_CALLS, later_ns);
 }

@@ -25,6 +25,11 @@ void arena_note_end(struct arena_notes *notes, uint64_t number);
 /* The lane, one of at most ARENA_LANES, begins the operation. */
 void arena_note_lane(struct arena_notes *notes, const struct arena_note *note,
                      const struct arena_text *text);
+/* The rank's process runs. Noted often by a thread that waits for no other rank, so that a process
+ * that stands still (SIGSTOP, a stopped node) differs from one that waits. Any thread. */
+void arena_note_alive(struct arena_notes *notes);
+/* When the process last ran, of a clock that wraps; 0: unknown. */
+uint32_t arena_notes_alive_ms(struct arena_notes *notes);
 /* The rank ends the session in order. */
 void arena_note_leave(struct arena_notes *notes);
 bool arena_notes_has_left(struct arena_notes *notes);

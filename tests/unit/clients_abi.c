@@ -294,6 +294,7 @@ static void calls_are_invalid(struct ckpt *ckpt, struct ckpt_save *save)
     ckpt_note_call(ckpt, &doing);
     ckpt_note_lane(ckpt, &doing);
     ckpt_note_end(ckpt, 1);
+    ckpt_note_alive(ckpt);
     ckpt_save_abort(save);
     ckpt_save_last(ckpt);
     ckpt_compares_replicas(ckpt);

@@ -110,6 +110,21 @@ TEST(test_arena_notes__a_copy_tells_the_same_in_another_clock)
                                      "operation 3, 4096 bytes) NNN s ago");
 }
 
+TEST(test_arena_notes__a_copy_has_the_last_sign_of_life_in_another_clock)
+{
+    struct arena_notes notes = {0}, copy = {0};
+    arena_notes_copy(&copy, &notes, 0);
+    assert_int_equal(arena_notes_alive_ms(&copy), 0); /* unknown */
+    arena_note_alive(&notes);
+    uint32_t alive_ms = arena_notes_alive_ms(&notes);
+    assert_int_not_equal(alive_ms, 0);
+    arena_notes_copy(&copy, &notes, -3000000000ull);
+    assert_int_equal(arena_notes_alive_ms(&copy), alive_ms - 3000);
+    notes.alive_ms = 0; /* of an older client: the copy keeps what it has */
+    arena_notes_copy(&copy, &notes, 0);
+    assert_int_equal(arena_notes_alive_ms(&copy), alive_ms - 3000);
+}
+
 TEST(test_arena_notes__any_bytes_make_a_short_text)
 {
     struct arena_notes notes;
