@@ -4,12 +4,15 @@
  * rank that SIGKILL ended, by its ring. Method: each rank writes its recorder (flight_write) into a
  * folder at a moment when the others wait; the text of the comparison is searched. A killed rank is
  * a separate process. */
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 #include "trainer/comm/comm.h"
 #include "trainer/comm/flight.h"
 #include "trainer/comm/flight_compare.h"
+#include "trainer/comm/flight_ring.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -214,6 +217,67 @@ TEST(test_flight_ring__what_a_start_left_is_compared_after_the_next_has_begun)
         assert_int_equal(unlink(path), 0);
     }
     assert_int_equal(rmdir(before), 0);
+}
+
+/* ---- a process that stands still ---- */
+
+static void set_alive_ms(uint32_t rank, int64_t alive_ms)
+{
+    char path[300];
+    snprintf(path, sizeof(path), "%s/kept_%u.ring", folder, rank);
+    int file = open(path, O_WRONLY | O_CLOEXEC);
+    assert_true(file >= 0);
+    assert_int_equal(
+        pwrite(file, &alive_ms, sizeof(alive_ms), offsetof(struct flight_ring, alive_ms)),
+        sizeof(alive_ms));
+    assert_int_equal(close(file), 0);
+}
+
+TEST(test_flight_ring__a_rank_that_stands_still_in_the_call_of_all_is_named)
+{
+    struct flight *of[RANKS];
+    struct flight_still still;
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        of[rank] = keep_ring(rank);
+        make_calls(of[rank], rank, COMM_SUM_I64, 2, true);
+    }
+    flight_beat_all();
+    assert_non_null(strstr(compare_in(folder, "kept_"), "all ranks joined"));
+    assert_false(flight_find_still(&still, folder, "kept_"));
+    set_alive_ms(1, clock_wall_ms() - 2 * FLIGHT_STILL_MS);
+    const char *text = compare_in(folder, "kept_");
+    assert_non_null(strstr(text, "rank 1 did not join: its process stood still for "));
+    assert_null(strstr(text, "rank 0 did not join"));
+    assert_null(strstr(text, "all ranks joined"));
+    assert_true(flight_find_still(&still, folder, "kept_"));
+    assert_int_equal(still.rank, 1);
+    assert_true(still.seconds >= 2e-3 * FLIGHT_STILL_MS);
+    assert_false(flight_find_still(&still, folder, "other_"));
+    assert_false(flight_find_still(&still, "", "kept_"));
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        flight_free(of[rank]);
+}
+
+TEST(test_flight_ring__a_rank_that_made_no_dump_as_others_did_is_named)
+{
+    char path[300];
+    struct flight *of[RANKS];
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        of[rank] = keep_ring(rank);
+        make_calls(of[rank], rank, COMM_SUM_I64, 2, true);
+        if (rank != 2)
+            flight_dump(of[rank], "test");
+    }
+    const char *text = compare_in(folder, "kept_");
+    assert_non_null(
+        strstr(text, "rank 2 may have stood still: it made no dump, as others did, in"));
+    assert_null(strstr(text, "rank 0 may"));
+    assert_null(strstr(text, "all ranks joined"));
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        flight_free(of[rank]);
+        snprintf(path, sizeof(path), "%s/kept_%u.json", folder, rank);
+        assert_int_equal(unlink(path), rank == 2 ? -1 : 0);
+    }
 }
 
 SUITE(make_folder, remove_folder)

@@ -117,16 +117,30 @@ int comm_compare(const struct comm *comm, const struct comm_call *call, const st
     return 0;
 }
 
+/* " (the process of rank 1 stands still for 5.3 s)", or "": none of a known ring does. */
+static void tell_still(const struct comm *comm, char out[COMM_STILL_MAX])
+{
+    struct flight_options options = flight_options_of(comm->flight);
+    struct flight_still still;
+    out[0] = '\0';
+    if (flight_find_still(&still, options.folder, options.prefix))
+        snprintf(out, COMM_STILL_MAX, " (the process of rank %u has stood still for %.1f s)",
+                 still.rank, still.seconds);
+}
+
 int comm_late(const struct comm *comm, const struct comm_call *call)
 {
     static atomic_flag is_dumped = ATOMIC_FLAG_INIT;
-    char site[COMM_SITE_MAX];
+    char site[COMM_SITE_MAX], still[COMM_STILL_MAX];
     comm_tell_site(call, site);
+    tell_still(comm, still);
     if (!atomic_flag_test_and_set(&is_dumped)) /* other lanes time out for the same reason */
         stacks_dump_all("a wait for other ranks was too long");
-    return report_error(ERR_UNAVAILABLE, "see which rank did not join, and start the run again",
-                        "rank %u of %s waited longer than %s in %s at %s", comm->rank, comm->name,
-                        flight_limit_setting(comm->flight), names[call->kind], site);
+    return report_error(ERR_UNAVAILABLE,
+                        "see which rank did not join (ckpt-cli server history RUN; trainer "
+                        "--flight FOLDER), and start the run again",
+                        "rank %u of %s waited longer than %s in %s at %s%s", comm->rank, comm->name,
+                        flight_limit_setting(comm->flight), names[call->kind], site, still);
 }
 
 /* True for an error whose reason another rank or lane has. */

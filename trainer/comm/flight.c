@@ -110,12 +110,18 @@ int flight_set(struct flight *flight, const struct flight_options *options)
                             "no memory for a ring of %u calls", options->num_records);
     pthread_mutex_lock(&flight->lock);
     ring->count = flight->ring->count;
+    ring->alive_ms = flight->ring->alive_ms;
     flight_ring_free(flight->ring, -1, NULL);
     flight->ring = ring;
     flight->options = *options;
     pthread_mutex_unlock(&flight->lock);
     flight_set_limit(flight, options->timeout_seconds, "comm.train_timeout_seconds");
     return 0;
+}
+
+struct flight_options flight_options_of(const struct flight *flight)
+{
+    return flight->options;
 }
 
 int flight_read(struct flight **out, bool *out_is_dead, const char *path)
@@ -144,6 +150,34 @@ struct timespec flight_deadline(const struct flight *flight)
     uint64_t seconds = flight != NULL ? (uint64_t)flight->limit_seconds : 0;
     return seconds == 0 ? (struct timespec){0}
                         : clock_after_ns(CLOCK_MONOTONIC, seconds * CLOCK_SECOND_NS);
+}
+
+/* ---- signs of life ---- */
+
+/* Is there a sign of life to note? False for a while after the process stood still. */
+static bool is_steady(void)
+{
+    static int64_t last_ms, quiet_until_ms;
+    int64_t now = clock_ms();
+    if (last_ms != 0 && now - last_ms >= FLIGHT_STILL_MS)
+        quiet_until_ms = now + FLIGHT_AFTER_MS;
+    last_ms = now;
+    return now >= quiet_until_ms;
+}
+
+void flight_beat_all(void)
+{
+    if (!is_steady())
+        return;
+    pthread_mutex_lock(&all_lock);
+    for (struct flight *flight = all_flights; flight != NULL; flight = flight->next) {
+        pthread_mutex_lock(&flight->lock);
+        flight->ring->alive_ms = clock_wall_ms();
+        if (flight->mirror.begin != NULL)
+            flight->mirror.alive(flight->mirror.user);
+        pthread_mutex_unlock(&flight->lock);
+    }
+    pthread_mutex_unlock(&all_lock);
 }
 
 /* ---- the step's program ---- */
@@ -458,7 +492,8 @@ void flight_write(struct flight *flight, const char *reason, FILE *out)
     pthread_mutex_lock(&flight->lock);
     uint64_t first = first_id(flight);
     bool is_first = true;
-    fprintf(out, "{\"rank\": %u, \"reason\": \"%s\", \"lanes\": [", flight->rank, reason);
+    fprintf(out, "{\"rank\": %u, \"reason\": \"%s\", \"alive_ms\": %" PRId64 ", \"lanes\": [",
+            flight->rank, reason, flight->ring->alive_ms);
     for (uint32_t i = 0; i < flight->ring->num_lanes; i++)
         write_lane(flight, &flight->ring->lanes[i], i == 0, out);
     fprintf(out, "], \"entries\": [");

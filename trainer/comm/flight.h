@@ -56,6 +56,7 @@ struct flight_options {
 };
 /* Call before other threads use it. ERR_MEMORY. */
 int flight_set(struct flight *flight, const struct flight_options *options);
+struct flight_options flight_options_of(const struct flight *flight);
 
 /* Sets the limit of waits that begin from here on, and the name of its setting, a constant. 0: no
  * limit. Any thread. */
@@ -92,6 +93,7 @@ struct flight_mirror {
     void (*begin)(void *user, const struct flight_record *record);
     void (*end)(void *user, uint64_t id);
     void (*enter)(void *user, const char *lane, const struct flight_place *place);
+    void (*alive)(void *user); /* of flight_beat_all, on its thread */
     void *user;
 };
 void flight_set_mirror(struct flight *flight, const struct flight_mirror *mirror);
@@ -122,8 +124,25 @@ void flight_call_ends(struct flight *flight);
  * others, or moved data. */
 double flight_called_seconds(struct flight *flight);
 
-/* Writes JSON: {"rank": .., "reason": "..", "lanes": [place of each, next operation], "entries":
- * [oldest ..]}. */
+/* Notes for all recorders of this process that it runs. Call every FLIGHT_BEAT_MS from one thread
+ * that waits for no other rank. After a gap of FLIGHT_STILL_MS nothing is noted for
+ * FLIGHT_AFTER_MS: launchers continue a stopped process to end it, and the gap must outlast that.
+ */
+#define FLIGHT_BEAT_MS 500
+#define FLIGHT_STILL_MS 3000
+#define FLIGHT_AFTER_MS 10000
+void flight_beat_all(void);
+
+/* The rank of which the process stands still for the longest time, by the rings in a folder. False:
+ * there is none, or no folder is set (""). */
+struct flight_still {
+    uint32_t rank;
+    double seconds;
+};
+bool flight_find_still(struct flight_still *out, const char *folder, const char *prefix);
+
+/* Writes JSON: {"rank": .., "reason": "..", "alive_ms": .., "lanes": [place of each, next
+ * operation], "entries": [oldest ..]}. */
 void flight_write(struct flight *flight, const char *reason, FILE *out);
 /* Dumps to the log and the folder. */
 void flight_dump(struct flight *flight, const char *reason);

@@ -17,6 +17,8 @@ struct dump {
     uint32_t rank;
     bool is_ring; /* not a dump: a ring that its process writes, or wrote */
     bool is_dead;
+    bool has_dump;
+    double still_s;     /* its process did not run for that long while others did; 0: none */
     const json_t *call; /* the oldest that has not ended; NULL: the rank waits in no call */
     const json_t *last; /* the newest that has ended; NULL: none */
 };
@@ -116,17 +118,43 @@ static int add_dump(struct dumps *dumps, const char *path, bool is_ring)
     }
     uint32_t rank = (uint32_t)number_in(json, "rank");
     struct dump *dump = find_dump(dumps, rank);
-    if ((dump != NULL && !is_ring) || make_room(dumps) != 0) {
+    if (dump != NULL && !is_ring) {
+        dump->has_dump = true;
         json_decref(json);
-        return dump != NULL && !is_ring ? 0 : ERR_MEMORY;
+        return 0;
     }
-    if (dump != NULL)
+    if (dump != NULL) {
         json_decref(dump->json);
-    else
+    } else if (make_room(dumps) != 0) {
+        json_decref(json);
+        return ERR_MEMORY;
+    } else {
         dump = &dumps->of[dumps->num++];
-    *dump = (struct dump){.json = json, .rank = rank, .is_ring = is_ring, .is_dead = is_dead};
+        *dump = (struct dump){.rank = rank};
+    }
+    *dump = (struct dump){.json = json,
+                          .rank = rank,
+                          .is_ring = is_ring,
+                          .is_dead = is_dead,
+                          .has_dump = dump->has_dump || !is_ring};
     find_calls(dumps, dump);
     return 0;
+}
+
+/* A process that ended in order, and so left no ring, did not stand still. */
+static void find_still(struct dumps *dumps)
+{
+    int64_t newest = 0;
+    for (uint32_t i = 0; i < dumps->num; i++) {
+        int64_t alive = (int64_t)number_in(dumps->of[i].json, "alive_ms");
+        newest = alive > newest ? alive : newest;
+    }
+    for (uint32_t i = 0; i < dumps->num; i++) {
+        struct dump *dump = &dumps->of[i];
+        int64_t alive = (int64_t)number_in(dump->json, "alive_ms");
+        if (dump->is_ring && alive != 0 && newest - alive >= FLIGHT_STILL_MS)
+            dump->still_s = 1e-3 * (double)(newest - alive);
+    }
 }
 
 static bool is_named(const char *name, const char *prefix, const char *end)
@@ -165,6 +193,7 @@ static int read_dumps(struct dumps *dumps, const char *folder, const char *prefi
                           prefix, prefix);
     if (rc == 0)
         qsort(dumps->of, dumps->num, sizeof(*dumps->of), by_rank);
+    find_still(dumps);
     return rc;
 }
 
@@ -255,14 +284,51 @@ static uint32_t print_dead(const struct dumps *dumps, FILE *out)
     return dead;
 }
 
+static void print_where(const struct dump *dump, FILE *out)
+{
+    const json_t *where = dump->call != NULL ? dump->call : dump->last;
+    fputs(dump->call != NULL ? ", in " : ", after ", out);
+    if (where != NULL)
+        print_call(where, out);
+    else
+        fputs("no call at all", out);
+    print_lanes(dump, out);
+    fputc('\n', out);
+}
+
+/* Ranks whose processes stood still; without any, those that made no dump while others did. */
+static uint32_t print_still(const struct dumps *dumps, FILE *out)
+{
+    uint32_t still = 0, dumped = 0;
+    for (uint32_t i = 0; i < dumps->num; i++) {
+        still += dumps->of[i].still_s > 0;
+        dumped += dumps->of[i].has_dump;
+    }
+    for (uint32_t i = 0; i < dumps->num; i++) {
+        const struct dump *dump = &dumps->of[i];
+        if (dump->still_s > 0)
+            fprintf(out, "rank %u did not join: its process stood still for %.1f s", dump->rank,
+                    dump->still_s);
+        else if (still == 0 && dumped > 0 && !dump->has_dump)
+            fprintf(out, "rank %u may have stood still: it made no dump, as others did",
+                    dump->rank);
+        else
+            continue;
+        print_where(dump, out);
+    }
+    return still > 0 ? still : dumped > 0 ? dumps->num - dumped : 0;
+}
+
 static uint32_t print_absent(const struct dumps *dumps, FILE *out)
 {
     const json_t *most = furthest(dumps);
     uint32_t absent = print_missing(dumps, out), dead = print_dead(dumps, out);
+    absent += print_still(dumps, out);
     for (uint32_t i = 0; i < dumps->num; i++) {
         const struct dump *dump = &dumps->of[i];
         bool is_elsewhere = dump->call != NULL && is_other(dump->call, most);
-        if ((dump->call != NULL && !is_elsewhere) || (dump->is_dead && dead > 0))
+        if ((dump->call != NULL && !is_elsewhere) || (dump->is_dead && dead > 0) ||
+            dump->still_s > 0)
             continue;
         absent++;
         fprintf(out, "rank %u did not join: it %s ", dump->rank,

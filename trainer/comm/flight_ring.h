@@ -14,7 +14,7 @@
 #include "trainer/comm/flight.h"
 
 #define FLIGHT_RING_MAGIC "HFFLIGHT"
-#define FLIGHT_RING_VERSION 1u
+#define FLIGHT_RING_VERSION 2u
 #define FLIGHT_LANES_MAX 8u
 #define FLIGHT_TEXTS 1024u /* a power of two; a text without room near its place is "?" */
 #define FLIGHT_TEXT_BYTES 56u
@@ -30,7 +30,8 @@ struct flight_ring {
     uint32_t version, record_bytes;
     uint32_t rank, num_records, num_lanes;
     bool is_file;
-    uint64_t count; /* number of records ever made */
+    uint64_t count;   /* number of records ever made */
+    int64_t alive_ms; /* wall clock: when its process last ran; 0: unknown */
     struct flight_lane lanes[FLIGHT_LANES_MAX];
     struct flight_text {
         uint64_t address; /* in its process; 0: none */

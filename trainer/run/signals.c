@@ -29,9 +29,14 @@ static void end_at_once(int number)
 static void *take_signals(void *user)
 {
     const struct watch *watch = user;
+    static const struct timespec beat = {.tv_nsec = FLIGHT_BEAT_MS * 1000000};
     int number, interrupts = 0;
     pthread_sigmask(SIG_UNBLOCK, &watch->others, NULL);
-    while (sigwait(&watch->waited_for, &number) == 0) {
+    for (;;) {
+        number = sigtimedwait(&watch->waited_for, NULL, &beat);
+        flight_beat_all();
+        if (number < 0) /* no signal, or a handler of a library ran */
+            continue;
         if (number == SIGQUIT || number == SIGUSR2) {
             if (number == SIGUSR2)
                 flight_dump_all("asked by a signal");

@@ -7,6 +7,9 @@
  * the signal thread waits for those with a meaning. Handlers that a library may have set run there,
  * too.
  *
+ * This thread waits for no other rank, so it also notes twice a second that the process runs
+ * (flight_beat_all): after a hang, a process that stood still is told from those that waited.
+ *
  * The one exception is the signal of proto/base/stacks.h, by which SIGQUIT and SIGUSR2 make each
  * thread print its stack. Its handler runs on a separate stack, so it does not write below the
  * thread's stack pointer. */

@@ -41,9 +41,15 @@ static void note_lane(void *user, const char *lane, const struct flight_place *p
                                                  .lane = lane});
 }
 
+static void note_alive(void *user)
+{
+    const struct snapshot *s = user;
+    ckpt_note_alive(s->ckpt);
+}
+
 void snapshot_note(struct snapshot *s, bool is_on)
 {
-    struct flight_mirror mirror = {note_call, note_end, note_lane, s};
+    struct flight_mirror mirror = {note_call, note_end, note_lane, note_alive, s};
     if (s->ckpt != NULL)
         flight_set_mirror(s->mesh->world->flight, is_on ? &mirror : NULL);
 }
