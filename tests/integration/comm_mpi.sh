@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Goal: the collectives of the mpi back-end move the right bytes, add right, split right, and take
 # offsets beyond 2 GiB. They progress while a rank computes, and change no bit. A rank that dies
-# ends the others. Method: the rounds of tests/unit/trainer_comm.c, which check every received byte,
-# under mpirun with several numbers of ranks. A step in which a call of one rank fails
-# (trainer_execute.c); FSDP on two ranks, whose drawn step shows the calls of the flight recorders
-# beside the ranks' computation. Then a paused rank of a run is killed.
+# ends the others. A slow rank is named, also if steps are quick. Method: the rounds of
+# tests/unit/trainer_comm.c, which check every received byte, under mpirun with several numbers of
+# ranks. A step in which a call of one rank fails (trainer_execute.c); FSDP on two ranks, whose
+# drawn step shows the calls of the flight recorders beside the ranks' computation. Then a paused
+# rank of a run is killed.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
 for test in trainer_comm trainer_execute; do
     [ -x "$BUILD/tests/$test" ] || skip_all "tests/$test is not built"
 done
-plan 18
+plan 19
 
 for ranks in 1 2 3 5; do
     check "$ranks ranks: every collective is right" \
@@ -69,6 +70,18 @@ ring() {
         cmp "$tmp/around.loss" "$tmp/in_turn.loss"
 }
 check "a ring of two processes has the bits of threads, on a lane and where none may be" ring
+
+quick=("$BUILD/trainer" --job.config_file "$tiny" --comm.backend mpi --checkpoint.no_enable
+    --training.seq_len 16 --training.steps 1000000 --metrics.log_freq 10
+    --metrics.straggler_percent 5 --metrics.loss_file "$tmp/quick.loss")
+"${mpi[@]}" -n 2 "${quick[@]}" : -n 1 "${quick[@]}" --kernels.backend reference \
+    >"$tmp/quick.log" 2>&1 &
+job=$!
+started_pids+=("$job")
+check "a rank with slow kernels is named a straggler, though steps are quick" \
+    wait_for 60 says quick "rank 2 on .* is a straggler"
+kill_ours TERM "$job"
+wait_gone "$job" 30
 
 "${mpi[@]}" -n 3 "$BUILD/trainer" --job.config_file "$tiny" --comm.backend mpi \
     --checkpoint.no_enable --debug.pause_at_step 3 --comm.save_traces_folder "$tmp/flight" \

@@ -116,4 +116,35 @@ TEST(test_compare__rank_0_learns_who_came_late)
     assert_int_equal(atomic_load(&num_wrong), 0);
 }
 
+/* Steps of 30 ms: ten of them are too short a time to compare. */
+static int hold_up_quick_steps(struct comm *world, void *user)
+{
+    struct mesh mesh = {.world = world};
+    struct stragglers s = {.config = user};
+    for (int64_t step = 1; step <= 150; step++) {
+        struct straggler late;
+        double began = clock_seconds(), called = flight_called_seconds(world->flight);
+        clock_sleep(world->rank == LATE ? 0.03 : 0.001);
+        ERR_TRY(comm_barrier(world));
+        stragglers_add(&s, clock_seconds() - began, flight_called_seconds(world->flight) - called);
+        ERR_TRY(stragglers_compare(&s, &mesh, step, &late));
+        if (late.num_late == 0)
+            continue;
+        atomic_fetch_add(&num_said, 1);
+        if (world->rank != 0 || late.rank != LATE)
+            atomic_fetch_add(&num_wrong, 1);
+    }
+    return 0;
+}
+
+TEST(test_compare__quick_steps_are_gathered_until_they_are_enough)
+{
+    static struct config config = {.straggler_percent = PERCENT, .log_freq = 10};
+    atomic_store(&num_said, 0);
+    atomic_store(&num_wrong, 0);
+    assert_int_equal(comm_local_run(RANKS, hold_up_quick_steps, &config), 0);
+    assert_int_equal(atomic_load(&num_said), 1);
+    assert_int_equal(atomic_load(&num_wrong), 0);
+}
+
 SUITE(NULL, NULL)

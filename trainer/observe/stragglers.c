@@ -110,13 +110,17 @@ int stragglers_compare(struct stragglers *s, const struct mesh *mesh, int64_t st
         notes != NULL && bytes != NULL
             ? gather(s, world, notes, bytes)
             : report_error(ERR_MEMORY, NULL, "no memory for the waits of %u ranks", world->size);
-    if (rc == 0 && world->rank == 0 && s->own.seconds >= STRAGGLER_SECONDS_MIN) {
+    /* On all ranks the same: quick steps are gathered until they are more than noise. */
+    bool is_enough = rc == 0 && notes[0].seconds >= STRAGGLER_SECONDS_MIN;
+    if (is_enough && world->rank == 0) {
         *out = stragglers_find(notes, world->size, s->config->straggler_percent);
         out->num_late = stragglers_update(s, out) ? out->num_late : 0;
     }
     free(notes);
     free(bytes);
-    s->own = (struct straggler_note){0};
-    s->steps = 0;
+    if (is_enough) {
+        s->own = (struct straggler_note){0};
+        s->steps = 0;
+    }
     return rc;
 }

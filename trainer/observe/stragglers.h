@@ -2,9 +2,10 @@
  *
  * The ranks of a pipeline stage compute the same amount, and wait for each other in calls: the last
  * rank waits least. Ranks compare the part of the last steps' time during which a call was under
- * way (flight_called_seconds), at step lines, at most every STRAGGLER_STEPS_MIN steps. A rank is
- * late if its part is metrics.straggler_percent below the median of the others of its stage. It is
- * logged when the same host is late twice in a row, and again when this begins again.
+ * way (flight_called_seconds), at step lines, at most every STRAGGLER_STEPS_MIN steps and
+ * STRAGGLER_SECONDS_MIN. A rank is late if its part is metrics.straggler_percent below the median
+ * of the others of its stage. It is logged when the same host is late twice in a row, and again
+ * when this begins again.
  *
  * A call queued on a GPU's compute stream counts for the time of both. So with tp on GPUs a late
  * rank may not be found. */
