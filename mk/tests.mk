@@ -15,7 +15,7 @@ DEVICE_O = $(call obj,$(wildcard tests/device/*.c))
 # What many unit tests stand on.
 BEDS_O = $(call obj,$(wildcard tests/beds/*.c))
 # What stands between a program and the system: preloaded, or run in front of it.
-SHIMS = $(addprefix $(BUILD)/shims/,alarms.so clock.so fill.so forked.so kill_at.so mpi_one_thread.so nfs.so slow_read.so no_uring)
+SHIMS = $(addprefix $(BUILD)/shims/,alarms.so clock.so fill.so forked.so kill_at.so leaks.so mpi_one_thread.so nfs.so slow_read.so no_uring)
 INTEGRATION = $(filter-out tests/integration/lib% tests/integration/check% tests/s3/lib% tests/s3/check%, \
     $(wildcard tests/integration/*.sh tests/integration/*.py tests/s3/*.py))
 INTEROP = $(filter-out tests/interop/lib%,$(wildcard tests/interop/*.py)) tests/integration/hf_tokenizer.py

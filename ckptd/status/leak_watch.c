@@ -1,9 +1,9 @@
 /* leak_watch.c - reads ckptd's own memory use every limits.look_ms.
  *
- * machines/leak.h decides whether that is a leak, which raises an alarm (alarms.c), and whether it
- * exceeds limits.exit_private_bytes. Then ckptd shuts down normally: saves in work finish, and
- * ranks continue with the ckptd that its supervisor starts for exit code 75. If a start exceeds the
- * limit already, restarts do not help: that start fails, with exit code 78. */
+ * proto/base/leak.h decides whether that is a leak, which raises an alarm (alarms.c), and whether
+ * it exceeds limits.exit_private_bytes. Then ckptd shuts down normally: saves in work finish, and
+ * ranks continue with the ckptd that its supervisor starts for exit code 75. If a start exceeds
+ * the limit already, restarts do not help: that start fails, with exit code 78. */
 #include "ckptd/status/leak_watch.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/loop.h"

@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_CKPTD_STATUS_LEAK_WATCH_H
 #define HOLDFAST_CKPTD_STATUS_LEAK_WATCH_H
 
-#include "ckptd/machines/leak.h"
+#include "proto/base/leak.h"
 
 struct service;
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""leak - ckptd's own memory grows: it reports it, and ends before it is too much.
+"""leak - memory of ckptd, or of a trainer, grows: it reports it, and ends before it is too much.
 
-Goal: memory that grows hour after hour is an alarm with its numbers, in status and in the metrics,
-and ends when it stops; above limits.exit_private_bytes ckptd ends with the code for a restart, no
-committed checkpoint is lost, and a trainer continues to save at the next one. A limit below the
-memory at start is a wrong setting. Method: a real ckptd keeps the plan of the last description of
-each run, so runs of many tensors make it grow; build/shims/clock.so moves its clock by hours. The
-rule itself: ckptd_leak.
+Goal: memory that grows hour after hour is an alarm with its numbers, in status and in the
+metrics, and ends when it stops; above limits.exit_private_bytes ckptd ends with the code for a
+restart, no committed checkpoint is lost, and a trainer continues to save at the next one. A limit
+below the memory at start is a wrong setting. A trainer that leaks saves and ends with the code
+for a restart. Method: a real ckptd keeps the plan of the last description of each run, so runs of
+many tensors make it grow; build/shims/clock.so moves its clock by hours. So does that of a
+trainer whose memory a thread of build/shims/leaks.so takes. The rule itself: proto_leak.
 """
 
 import os
@@ -17,7 +18,7 @@ import sys
 import types
 
 import lib_train
-from lib_store import PATIENCE, Clock, World, comes, is_sanitized, wait_until
+from lib_store import BUILD, PATIENCE, Clock, World, comes, is_sanitized, wait_until
 from lib_tap import end, need, test
 
 need("grpc", "google.protobuf")
@@ -31,6 +32,9 @@ SLICES = [{"name": f"tensor-{at:06}", "dtype": "F32", "shape": [1], "offset": [0
 OFTEN = ("--limits.look_ms", "20", "--limits.runs", "4096", "--limits.connect_ms", "86400000")
 LEAKS = re.compile(r"ckptd leaks: its memory beside the pool rose in each of the last \d+ half "
                    r"hours, from (\d+) to (\d+) bytes, \d+ bytes an hour")
+
+TRAINER_LEAKS = (r"this process leaks: its private memory rose in each of the last 9 half hours, "
+                 r"from \d\.\d+ to \d\.\d+ GiB, \d+\.\d+ GiB an hour")
 
 
 class Grower:
@@ -124,6 +128,61 @@ def ends(world):
     world.stop()
 
 
+def private(process):
+    """Bytes of its memory that are neither of a file nor shared."""
+    with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
+        return int(re.search(r"RssAnon:\s+(\d+) kB", file.read())[1]) << 10
+
+
+def lines_of(path):
+    if not os.path.exists(path):
+        return 0
+    with open(path, encoding="ascii") as file:
+        return len(file.readlines())
+
+
+def pass_half_hours(trainer, clock, loss, said):
+    """Moves the trainer's clock each time it has made steps and has grown, until it ends."""
+    for hours in range(1, 21):
+        steps, grown = lines_of(loss) + 2, private(trainer) + 4 * MIB
+        wait_until(lambda at=steps, most=grown: trainer.poll() is not None or
+                   (lines_of(loss) >= at and private(trainer) >= most), said)
+        if trainer.poll() is not None or "this process leaks" in said():
+            return hours
+        clock(hours * HALF_HOUR)
+    return 0
+
+
+def trainer_ends(world):
+    world.launch(*OFTEN)
+    log, path = (os.path.join(world.folder, name) for name in ("leaky.log", "leaky.clock"))
+    loss = os.path.join(world.folder, "leaky.loss")
+
+    def clock(seconds):
+        with open(path, "r+b" if os.path.exists(path) else "wb") as file:
+            file.write(seconds.to_bytes(8, sys.byteorder))
+
+    def said():
+        with open(log, errors="replace") as file:
+            return file.read()[-3000:]
+    clock(0)
+    preload = " ".join(os.path.join(BUILD, "shims", name) for name in ("clock.so", "leaks.so"))
+    with open(log, "wb") as out:
+        trainer = subprocess.Popen(
+            lib_train.command(world.folder, world.server, "leaky", "--training.steps", 1000000,
+                              "--checkpoint.interval", 1000000, "--metrics.loss_file", loss,
+                              "--training.exit_leak_gib_per_hour", 0.001),
+            stdout=out, stderr=out, env={**os.environ, "LD_PRELOAD": preload, "CLOCK_FILE": path,
+                                         "CLOCK_PASSES": "1", "LEAK_MIB": "4096"})
+    hours = pass_half_hours(trainer, clock, loss, said)
+    code = trainer.wait(PATIENCE)
+    test("a trainer whose memory rose in nine half hours says so, and ends with 75",
+         code == 75 and hours >= 9 and re.search(TRAINER_LEAKS, said()), (code, hours, said()))
+    test("after a save", [entry["step"] for entry in world.listed()
+                          if entry["run"] == "leaky"] == [lines_of(loss)], said())
+    world.stop()
+
+
 def main():
     if is_sanitized():
         print("a sanitizer's memory is not that of ckptd")
@@ -131,6 +190,7 @@ def main():
     world = World()
     try:
         ends(world)
+        trainer_ends(world)
         is_told(world, Clock(world.folder))
     finally:
         world.close()

@@ -118,7 +118,7 @@ TEST(test_switches__a_job_that_ends_is_left_in_time)
 
 TEST(test_switches__memory_is_short_by_what_is_own_or_by_what_is_left)
 {
-    static struct config config;
+    static struct config config = {.exit_leak_gib = 0};
     struct switches switches;
     char root[] = "/tmp/switches-XXXXXX";
     assert_non_null(mkdtemp(root));
@@ -140,6 +140,34 @@ TEST(test_switches__memory_is_short_by_what_is_own_or_by_what_is_left)
         assert_false(switches_memory_is_short(&switches)); /* within the same second */
     }
     shell("rm -r %s", root);
+}
+
+/* Half hours in which memory rose by 64 MiB each; `flat`: but in one. */
+static struct leak leak_of(bool flat)
+{
+    struct leak leak = {.num_past = LEAK_WINDOWS};
+    for (uint64_t i = 0; i < LEAK_WINDOWS; i++)
+        leak.past[i] = (struct leak_window){(int64_t)i * LEAK_WINDOW_MS, (100 + i) << 26};
+    leak.past[4].bytes -= flat ? 1 << 26 : 0;
+    return leak;
+}
+
+TEST(test_switches__a_leak_ends_a_run_if_it_is_quick)
+{
+    static struct config config;
+    static const struct {
+        double limit; /* GiB an hour */
+        bool flat, is_short;
+    } cases[] = {
+        {0, false, false}, {0.125, false, true}, {0.126, false, false}, {0.1, true, false}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct switches switches;
+        config.exit_leak_gib = cases[i].limit;
+        switches_open(&switches, &config);
+        switches.leak = leak_of(cases[i].flat);
+        assert_int_equal(switches_memory_is_short(&switches), cases[i].is_short);
+        assert_int_equal(switches.is_leak_said, !cases[i].flat);
+    }
 }
 
 TEST(test_switches__each_has_its_exit_code)

@@ -132,6 +132,7 @@ struct config {
     double max_norm;
     int64_t steps;
     double exit_minutes;         /* of a start; 0: no limit */
+    double exit_leak_gib;        /* an hour, of a leak; 0: never; ours */
     double exit_memory_gib;      /* limit of a process's private memory; 0: none; ours */
     double exit_free_memory_gib; /* least free memory of the machine; likewise */
     /* For a step whose numbers are not finite; ours. */

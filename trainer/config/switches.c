@@ -113,15 +113,36 @@ unsigned switches_poll(struct switches *switches, double save_seconds)
     return seen;
 }
 
+/* Logs a leak when it begins. True: it is so quick that the run should end. */
+static bool leaks(struct switches *switches, uint64_t own)
+{
+    const struct leak *leak = &switches->leak;
+    double limit = switches->config->exit_leak_gib;
+    leak_note(&switches->leak, clock_ms(), own, 0);
+    double rate = leak_rate(leak) / gib;
+    bool is_quick = rate > 0 && limit > 0 && rate >= limit;
+    if (rate > 0 && (is_quick || !switches->is_leak_said))
+        log_warn("train",
+                 "this process leaks: its private memory rose in each of the last %u half hours, "
+                 "from %.3f to %.3f GiB, %.3f GiB an hour (training.exit_leak_gib_per_hour = %g)",
+                 LEAK_WINDOWS, (double)leak->past[0].bytes / gib,
+                 (double)leak->past[LEAK_WINDOWS - 1].bytes / gib, rate, limit);
+    switches->is_leak_said = rate > 0;
+    return is_quick;
+}
+
 bool switches_memory_is_short(struct switches *switches)
 {
     const struct config *config = switches->config;
     double most = config->exit_memory_gib, least = config->exit_free_memory_gib;
     double now = clock_seconds();
-    if ((most <= 0 && least <= 0) || now - switches->memory_at < MEMORY_SECONDS)
+    if (now - switches->memory_at < MEMORY_SECONDS)
         return false;
     switches->memory_at = now;
-    double own = (double)memory_check_taken(switches->root).own / gib;
+    uint64_t own_bytes = memory_check_taken(switches->root).own;
+    double own = (double)own_bytes / gib;
+    if (leaks(switches, own_bytes))
+        return true;
     double available = (double)memory_check_available(switches->root) / gib;
     if (most > 0 && own >= most)
         log_warn("train",

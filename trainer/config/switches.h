@@ -10,6 +10,8 @@
  *
  * A run that leaks memory ends before the system kills it. training.exit_memory_gib limits a
  * process's private memory (without mapped files and memory that ckptd lends).
+ * A leak is also found by its growth, hour after hour (proto/base/leak.h). It is logged when it
+ * begins, and ends the run if it is as quick as training.exit_leak_gib_per_hour.
  * training.exit_free_memory_gib is the least free memory of a machine. Each rank measures its
  * process at most once a second. If one exceeds a limit, all ranks save and end with 75.
  *
@@ -20,6 +22,7 @@
 #ifndef HOLDFAST_TRAINER_CONFIG_SWITCHES_H
 #define HOLDFAST_TRAINER_CONFIG_SWITCHES_H
 
+#include "proto/base/leak.h"
 #include "trainer/config/config.h"
 
 enum {
@@ -38,10 +41,12 @@ enum {
 
 struct switches {
     const struct config *config;
-    double opened_at, saved_at;    /* CLOCK_MONOTONIC */
-    bool is_save_broken;           /* the save switch could not be removed; logged once */
-    const char *root;              /* of memory_check.h: "", except in tests */
-    double memory_at;              /* time of the last measurement */
+    double opened_at, saved_at; /* CLOCK_MONOTONIC */
+    bool is_save_broken;        /* the save switch could not be removed; logged once */
+    const char *root;           /* of memory_check.h: "", except in tests */
+    double memory_at;           /* time of the last measurement */
+    struct leak leak;
+    bool is_leak_said;
     double job_end;                /* launched_job_end() */
     double polled_at, longest_lap; /* between two checks: a step with all work after it */
     double said_lead;              /* seconds; 0: none yet */

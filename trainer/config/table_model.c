@@ -241,6 +241,9 @@ const struct option table_of_model[] = {
         "seconds from a signal to a forced end, as of a spot instance: the trainer saves the last "
         "step if the longest save of this start fits, else waits for saves that ckptd has "
         "accepted; 0: only checkpoint.final_seconds limits the end (ours)"),
+    DOUBLE(exit_leak_gib, "training.exit_leak_gib_per_hour", 0, 0, 1e7,
+           "save and exit with 75 when private memory of a rank's process rose in each of nine "
+           "successive half hours, by X GiB an hour or more; 0: only log a warning (ours)"),
     DOUBLE(exit_memory_gib, "training.exit_memory_gib", 0, 0, 1e7,
            "save and exit with 75 when private memory of a rank's process, without files and "
            "memory shared with ckptd, reaches X GiB, as by a leak; 0: no limit (ours)"),

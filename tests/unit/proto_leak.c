@@ -1,9 +1,9 @@
-/* ckptd_leak.c - when ckptd's own memory is taken for a leak, and when there is too much of it.
+/* proto_leak.c - when a process's own memory is taken for a leak, and when it is too much.
  *
  * Goal: memory that rises window after window is a leak, with its rate; work that comes and goes, a
  * heap that was filled once, and little of it are none. One large request is not too much. Method:
  * samples of invented hours. */
-#include "ckptd/machines/leak.h"
+#include "proto/base/leak.h"
 #include "tests/unit/suite.h"
 
 #define MIB (UINT64_C(1) << 20)

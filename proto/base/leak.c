@@ -1,5 +1,5 @@
-/* leak.c - the growth of ckptd's own memory over the last hours; see the header. */
-#include "ckptd/machines/leak.h"
+/* leak.c - the growth of a process's own memory over the last hours; see the header. */
+#include "proto/base/leak.h"
 
 #include <string.h>
 
