@@ -300,9 +300,10 @@ const struct command commands[] = {
      "Replication: what the loss of the node's disk costs, by tier, with the measured time of a\n"
      "copy, and the tier where that is least. A tier that needs longer for a copy than between\n"
      "two failures is not advised. A directory does not tell of other tiers.\n"},
-    {"report", "RUN --output FILE.html", "write a page on a run: curves, starts, changes", 1, 1,
+    {"report", "RUN [--output FILE.html]", "write a page on a run: curves, starts, changes", 1, 1,
      WHERE | OF_A_RUN | BIT(OUTPUT) | BIT(METRICS) | BIT(FORCE), cli_report,
-     "One HTML file without scripts, which loads nothing else: a summary; curves of the loss\n"
+     "One HTML file without scripts, which loads nothing else; without --output it is RUN.html\n"
+     "in the current directory. It has a summary; curves of the loss\n"
      "and, with --metrics, gradient norm and learning rate; checkpoints; starts; settings,\n"
      "libraries and hosts that changed between attempts, as in diff --settings; lineage; steps\n"
      "that were skipped or rolled back because of their numbers.\n"

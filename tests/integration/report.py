@@ -240,6 +240,15 @@ def refused(run):
     test("trainer --report gives the same", same.returncode == 0 and
          json.loads(same.stdout) == json.loads(world.cli("report", "r", *where, "--json")[1]),
          same.stderr)
+    place = os.path.join(world.folder, "reports")
+    os.mkdir(place)
+    words = [os.path.join(BUILD, "trainer"), "--report", "r", *where]
+    first, again = (subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=60)
+                    for _ in range(2))
+    test("without --output the page is RUN.html in the current directory, and is not replaced",
+         first.returncode == 0 and "written to r.html" in first.stdout and
+         again.returncode == 74 and "exists already" in again.stderr and
+         os.listdir(place) == ["r.html"], (first, again))
     code, _, said = world.cli("report", "r", *where, "--json", "--metrics", run.page + "x")
     test("metrics that are not there are an error", code == 66 and run.page in said, said)
 

@@ -88,7 +88,6 @@ convert {run} --output {out} --dtype bf16 --except x=fp32 => 2 ! matches no tens
 export {run} --output {out} --only *,nosuch => 2 ! matches no tensor
 export {run} --output {out} --format hf --only * => 2 ! does not apply to --format hf
 export {run} --output {out} --shard-size 1MiB => 2 ! --format hf
-report {run} => 2 ! add --output FILE.html
 report {run} --output {out} --quick => 2 ! report does not take --quick
 verify; verify {run}@%; export {run}; convert {run} --dtype bf16; convert {run} --output {new};
 convert {run} --dtype bf16 --output {store}; diff {run} {run} --quick; diff {run};

@@ -3,22 +3,36 @@
 
 #include "proto/base/memfile.h"
 
+#include <limits.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* --output, or RUN.html in the current directory. */
+static void choose_output(char out[sizeof((struct cli *)0)->output], const char *run,
+                          const struct cli *cli)
+{
+    if (cli->output[0] != '\0')
+        memcpy(out, cli->output, sizeof cli->output);
+    else
+        snprintf(out, sizeof cli->output, "%.*s.html", NAME_MAX, run);
+}
 
 static int write_page(const json_t *root, const struct cli *cli)
 {
-    char *text = NULL, size[32];
+    char *text = NULL, size[32], output[sizeof cli->output];
+    const char *run = member_text(json_object_get(root, "head"), "run");
     size_t bytes = 0;
     FILE *file = memfile_open(&text, &bytes);
     int error = file != NULL ? page_write(file, root) : ERR_MEMORY;
     if (file == NULL || !memfile_close(file))
         error = report_error(ERR_MEMORY, NULL, "no memory for a report");
+    choose_output(output, run, cli);
     if (error == 0)
-        error = output_write(cli->output, cli->is_forced, text, bytes);
+        error = output_write(output, cli->is_forced, text, bytes);
     if (error == 0 && !cli->is_json)
-        printf("%s: %s, %s, written to %s, %s\n", member_text(json_object_get(root, "head"), "run"),
+        printf("%s: %s, %s, written to %s, %s\n", run,
                text_count(json_array_size(json_object_get(root, "checkpoints")), "checkpoint").text,
-               text_bytes(size, sizeof size, bytes), cli->output, CLI_STORED);
+               text_bytes(size, sizeof size, bytes), output, CLI_STORED);
     free(text);
     return error;
 }
@@ -27,11 +41,8 @@ int cli_report(const struct cli *cli)
 {
     json_t *root = NULL;
     bool has_damage = false;
-    if (cli->output[0] == '\0' && !cli->is_json)
-        return report_error(ERR_INVALID, "add --output FILE.html, or --json",
-                            "no output was named");
     int error = report_collect(&root, &has_damage, cli);
-    if (error == 0 && cli->output[0] != '\0')
+    if (error == 0 && (cli->output[0] != '\0' || !cli->is_json))
         error = write_page(root, cli);
     if (error == 0 && cli->is_json)
         error = text_document(root);
