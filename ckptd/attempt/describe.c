@@ -155,8 +155,10 @@ static void end_former(struct group *group, uint32_t rank)
         session_end(session, "the rank described itself again");
 }
 
-static int new_session(struct session **out, struct group *group, uint32_t rank)
+static int new_session(struct session **out, struct group *group, uint32_t rank,
+                       struct rpc_call *call)
 {
+    char who[RPC_WHO_MAX];
     end_former(group, rank);
     struct session_options options = {.run = group->run,
                                       .attempt = group->attempt,
@@ -165,6 +167,7 @@ static int new_session(struct session **out, struct group *group, uint32_t rank)
                                       .memory_node = group->ranks[rank].memory_node,
                                       .geometry = group->ranks[rank].geometry,
                                       .image_segments = group->ranks[rank].image_segments};
+    (void)rpc_call_principal(call, &options.owner, who); /* unknown: it matches no caller */
     int error = session_new_rank(out, group->run->service, &options);
     if (error == 0)
         group->ranks[rank].session = (*out)->token;
@@ -187,7 +190,7 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
                     ? 0
                     : report_error(ERR_MEMORY, NULL, "no memory for an answer");
     if (error == 0)
-        error = new_session(&session, group, rank);
+        error = new_session(&session, group, rank, call);
     for (uint32_t i = 0; i < mine->num_items && error == 0; i++) {
         holdfast__v1__image_item__init(&items[i]);
         items[i].slice = mine->items[i].slice;

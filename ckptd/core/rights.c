@@ -45,3 +45,15 @@ int rights_check(const struct principal *principal, const char *who, enum right 
                             principal->run);
     return 0;
 }
+
+int rights_check_owner(const struct principal *caller, const char *who,
+                       const struct principal *owner, const char *run)
+{
+    char trains[PRINCIPAL_TEXT_MAX];
+    if (caller->role == ROLE_OPERATOR || principal_is_same(caller, owner))
+        return 0;
+    principal_text(trains, owner);
+    return report_error(
+        ERR_DENIED, "ask as that user or certificate, or as an operator (access.operators)",
+        "run %s is trained by %s; %s may neither stop it nor make it save", run, trains, who);
+}

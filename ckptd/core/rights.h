@@ -10,7 +10,7 @@ enum right {
     RIGHT_LOOK,    /* list, show, status, history; any dry run */
     RIGHT_LOAD,
     RIGHT_SAVE,    /* open an attempt, save */
-    RIGHT_STOP,    /* end a run: a user who may save into it could also take it over */
+    RIGHT_STOP,    /* end or save a run that the same identity trains (rights_check_owner) */
     RIGHT_PIN,     /* protect a checkpoint */
     RIGHT_PRUNE,   /* remove by rules, which spare pinned and used checkpoints */
     RIGHT_OPERATE, /* remove by name, free, add, unpin, reload */
@@ -22,5 +22,9 @@ enum right {
  * ERR_DENIED: the message names the missing right, or the owner of the run. */
 int rights_check(const struct principal *principal, const char *who, enum right right,
                  const char *run);
+/* May a caller with RIGHT_STOP stop the run, or make it save, that `owner` trains? Operators may,
+ * and the same user or certificate. ERR_DENIED. */
+int rights_check_owner(const struct principal *caller, const char *who,
+                       const struct principal *owner, const char *run);
 
 #endif

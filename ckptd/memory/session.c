@@ -238,6 +238,21 @@ uint32_t session_num_alive(const struct run *run, int64_t since_ms)
     return count;
 }
 
+const struct principal *session_owner(const struct run *run, const struct principal *asker)
+{
+    const struct service *service = run->service;
+    const struct principal *owner = NULL;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        const struct session *session = &service->sessions->rows[i];
+        if (session->token == 0 || session->run != run || !session->control)
+            continue;
+        owner = &session->owner;
+        if (principal_is_same(owner, asker))
+            break;
+    }
+    return owner;
+}
+
 uint32_t session_ask(const struct run *run, uint32_t asked, uint32_t grace_s)
 {
     const struct service *service = run->service;
@@ -336,6 +351,7 @@ int session_new_rank(struct session **out, struct service *service,
 {
     ERR_TRY(session_new(out, service, options->run));
     (*out)->is_rank = true;
+    (*out)->owner = options->owner;
     (*out)->attempt = options->attempt;
     (*out)->rank = options->rank;
     (*out)->world_size = options->world_size;

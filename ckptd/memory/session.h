@@ -3,6 +3,7 @@
 #define HOLDFAST_CKPTD_MEMORY_SESSION_H
 
 #include "ckptd/core/loop.h"
+#include "proto/base/principal.h"
 #include "proto/format/shard.h"
 #include "proto/wire/arena_notes.h"
 
@@ -28,6 +29,7 @@ struct session {
     struct timer timer;            /* until the connection comes */
     uint32_t num_loads;
     /* Ranks only. */
+    struct principal owner;         /* who described it */
     uint32_t memory_node;           /* of its images, as in pool_owner */
     struct shard_geometry geometry; /* of its shards */
     uint32_t image_segments;        /* fewer than the file needs: its images are windows */
@@ -45,6 +47,7 @@ struct session {
 /* For the session of a rank. */
 struct session_options {
     struct run *run;
+    struct principal owner;
     uint64_t attempt;
     uint32_t rank, world_size, memory_node;
     struct shard_geometry geometry;
@@ -100,6 +103,9 @@ uint32_t session_num_busy(const struct service *service); /* ranks that announce
 /* Number of ranks of the run that are connected, or just arrived, and acted at or after
  * `since_ms`. */
 uint32_t session_num_alive(const struct run *run, int64_t since_ms);
+/* The owner of a connected rank of the run: `asker`, if that owns one. NULL: no rank is connected.
+ */
+const struct principal *session_owner(const struct run *run, const struct principal *asker);
 /* Asks the run's connected ranks (enum arena_asked) to act within `grace_s` unless that is 0;
  * returns how many those are. */
 uint32_t session_ask(const struct run *run, uint32_t asked, uint32_t grace_s);

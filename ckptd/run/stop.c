@@ -1,5 +1,5 @@
-/* stop.c - Stop and AskSave: asks the ranks of a run to end, or to save, for any caller with the
- * right.
+/* stop.c - Stop and AskSave: asks the ranks of a run to end, or to save, for operators and for
+ * the user or certificate that trains it.
  *
  * ckptd writes the request into the control page of each rank that is connected here. A rank reads
  * that in every step, and tells the others; so the call may go to any node of the run. A rank on
@@ -12,6 +12,7 @@
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/history.h"
+#include "ckptd/core/rights.h"
 #include "ckptd/memory/session.h"
 #include "proto/base/report.h"
 
@@ -26,6 +27,24 @@ static int none_is_here(const struct run *run)
         "no rank of run %s is connected to this ckptd", run->name);
 }
 
+/* The run, if the caller may stop it. ERR_NOT_FOUND also if no rank is connected. */
+static int find_owned(struct run **out, struct service *service, struct rpc_call *call,
+                      const char *name)
+{
+    struct principal caller;
+    char who[RPC_WHO_MAX];
+    ERR_TRY(run_find(out, service, name, false));
+    if (!rpc_call_principal(call, &caller, who))
+        return report_error(ERR_DENIED, NULL, "the connection was closed");
+    const struct principal *owner = session_owner(*out, &caller);
+    if (owner == NULL)
+        return none_is_here(*out);
+    int error = rights_check_owner(&caller, who, owner, name);
+    if (error != 0)
+        log_info("audit", "Stop or AskSave refused to %s: %s", who, report_message());
+    return error;
+}
+
 void stop_call(struct service *service, struct rpc_call *call,
                const Holdfast__V1__StopRequest *request)
 {
@@ -34,7 +53,7 @@ void stop_call(struct service *service, struct rpc_call *call,
     uint32_t grace_s =
         request->grace_seconds < STOP_GRACE_MAX ? request->grace_seconds : STOP_GRACE_MAX;
     char detail[96], within[32] = "";
-    int error = run_find(&run, service, request->run, false);
+    int error = find_owned(&run, service, call, request->run);
     if (error == 0)
         reply.ranks = session_ask(
             run, ARENA_ASKED_STOP | (request->without_save ? ARENA_ASKED_NO_SAVE : 0), grace_s);
@@ -59,7 +78,7 @@ void ask_save_call(struct service *service, struct rpc_call *call,
     Holdfast__V1__AskSaveReply reply = HOLDFAST__V1__ASK_SAVE_REPLY__INIT;
     struct run *run = NULL;
     char detail[64];
-    int error = run_find(&run, service, request->run, false);
+    int error = find_owned(&run, service, call, request->run);
     if (error == 0)
         reply.ranks = session_ask_save(run);
     if (error == 0 && reply.ranks == 0)

@@ -413,8 +413,8 @@ const struct command commands[] = {
      BIT(SERVER) | OF_A_RUN | BIT(WITHOUT_SAVE) | BIT(GRACE) | BIT(YES), cli_stop,
      "The trainer saves after its current step and ends with 78, as with the file of\n"
      "training.kill_switch_path: no launcher starts it again. The request is not kept: an\n"
-     "operator may start the run again at once. Whoever may save into the run may stop it;\n"
-     "history and the log name the user.\n"
+     "operator may start the run again at once. Only the user, or the certificate, that\n"
+     "trains the run and operators may stop it; history and the log name the user.\n"
      "With --grace N the trainer saves only if the longest save since its start fits into the\n"
      "time left; otherwise it begins none, and waits for the saves that ckptd has.\n"
      "Ranks of another program end if it polls libckpt (ckpt_asked). Exit code 66: no rank of\n"
@@ -424,8 +424,8 @@ const struct command commands[] = {
      "The trainer saves once, after its current step, as with the file of\n"
      "checkpoint.save_switch_path. It repeats a save that fails, or whose ckptd ends before it\n"
      "is durable, after 1 s to 60 s. Ranks of other nodes receive a request within a second;\n"
-     "it is lost if their ckptd ends before that. Whoever may save into the run may ask;\n"
-     "history and the log name the user.\n"
+     "it is lost if their ckptd ends before that. Only the user, or the certificate, that\n"
+     "trains the run and operators may ask; history and the log name the user.\n"
      "Ranks of another program save if it polls libckpt (ckpt_saves_asked). Exit code 66: no\n"
      "rank of the run is connected to this ckptd. A ckptd that is older than this command\n"
      "refuses it.\n"},
