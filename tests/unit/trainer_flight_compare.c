@@ -221,16 +221,19 @@ TEST(test_flight_ring__what_a_start_left_is_compared_after_the_next_has_begun)
 
 /* ---- a process that stands still ---- */
 
-static void set_alive_ms(uint32_t rank, int64_t alive_ms)
+static void set_number(uint32_t rank, size_t offset, int64_t number)
 {
     char path[300];
     snprintf(path, sizeof(path), "%s/kept_%u.ring", folder, rank);
     int file = open(path, O_WRONLY | O_CLOEXEC);
     assert_true(file >= 0);
-    assert_int_equal(
-        pwrite(file, &alive_ms, sizeof(alive_ms), offsetof(struct flight_ring, alive_ms)),
-        sizeof(alive_ms));
+    assert_int_equal(pwrite(file, &number, sizeof(number), (off_t)offset), sizeof(number));
     assert_int_equal(close(file), 0);
+}
+
+static void set_alive_ms(uint32_t rank, int64_t alive_ms)
+{
+    set_number(rank, offsetof(struct flight_ring, alive_ms), alive_ms);
 }
 
 TEST(test_flight_ring__a_rank_that_stands_still_in_the_call_of_all_is_named)
@@ -254,6 +257,9 @@ TEST(test_flight_ring__a_rank_that_stands_still_in_the_call_of_all_is_named)
     assert_true(still.seconds >= 2e-3 * FLIGHT_STILL_MS);
     assert_false(flight_find_still(&still, folder, "other_"));
     assert_false(flight_find_still(&still, "", "kept_"));
+    set_number(1, offsetof(struct flight_ring, boot), 7); /* of another host, of another clock */
+    assert_non_null(strstr(compare_in(folder, "kept_"), "all ranks joined"));
+    assert_false(flight_find_still(&still, folder, "kept_"));
     for (uint32_t rank = 0; rank < RANKS; rank++)
         flight_free(of[rank]);
 }

@@ -110,7 +110,6 @@ int flight_set(struct flight *flight, const struct flight_options *options)
                             "no memory for a ring of %u calls", options->num_records);
     pthread_mutex_lock(&flight->lock);
     ring->count = flight->ring->count;
-    ring->alive_ms = flight->ring->alive_ms;
     flight_ring_free(flight->ring, -1, NULL);
     flight->ring = ring;
     flight->options = *options;
@@ -492,8 +491,10 @@ void flight_write(struct flight *flight, const char *reason, FILE *out)
     pthread_mutex_lock(&flight->lock);
     uint64_t first = first_id(flight);
     bool is_first = true;
-    fprintf(out, "{\"rank\": %u, \"reason\": \"%s\", \"alive_ms\": %" PRId64 ", \"lanes\": [",
-            flight->rank, reason, flight->ring->alive_ms);
+    fprintf(out,
+            "{\"rank\": %u, \"reason\": \"%s\", \"boot\": %" PRId64 ", \"alive_ms\": %" PRId64
+            ", \"lanes\": [",
+            flight->rank, reason, flight->ring->boot, flight->ring->alive_ms);
     for (uint32_t i = 0; i < flight->ring->num_lanes; i++)
         write_lane(flight, &flight->ring->lanes[i], i == 0, out);
     fprintf(out, "], \"entries\": [");

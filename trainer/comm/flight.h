@@ -141,8 +141,8 @@ struct flight_still {
 };
 bool flight_find_still(struct flight_still *out, const char *folder, const char *prefix);
 
-/* Writes JSON: {"rank": .., "reason": "..", "alive_ms": .., "lanes": [place of each, next
- * operation], "entries": [oldest ..]}. */
+/* Writes JSON: {"rank": .., "reason": "..", "boot": .., "alive_ms": .., "lanes": [place of each,
+ * next operation], "entries": [oldest ..]}. */
 void flight_write(struct flight *flight, const char *reason, FILE *out);
 /* Dumps to the log and the folder. */
 void flight_dump(struct flight *flight, const char *reason);

@@ -141,17 +141,26 @@ static int add_dump(struct dumps *dumps, const char *path, bool is_ring)
     return 0;
 }
 
+/* Of the ranks of the same host, the newest sign of life; 0: none, or the host is unknown. */
+static int64_t newest_beside(const struct dumps *dumps, const struct dump *dump)
+{
+    uint64_t boot = number_in(dump->json, "boot");
+    int64_t newest = 0;
+    for (uint32_t i = 0; i < dumps->num && boot != 0; i++) {
+        int64_t alive = (int64_t)number_in(dumps->of[i].json, "alive_ms");
+        if (number_in(dumps->of[i].json, "boot") == boot && alive > newest)
+            newest = alive;
+    }
+    return newest;
+}
+
 /* A process that ended in order, and so left no ring, did not stand still. */
 static void find_still(struct dumps *dumps)
 {
-    int64_t newest = 0;
-    for (uint32_t i = 0; i < dumps->num; i++) {
-        int64_t alive = (int64_t)number_in(dumps->of[i].json, "alive_ms");
-        newest = alive > newest ? alive : newest;
-    }
     for (uint32_t i = 0; i < dumps->num; i++) {
         struct dump *dump = &dumps->of[i];
         int64_t alive = (int64_t)number_in(dump->json, "alive_ms");
+        int64_t newest = newest_beside(dumps, dump);
         if (dump->is_ring && alive != 0 && newest - alive >= FLIGHT_STILL_MS)
             dump->still_s = 1e-3 * (double)(newest - alive);
     }

@@ -1,9 +1,11 @@
 /* flight_ring.c - see flight_ring.h. */
 #include "trainer/comm/flight_ring.h"
+#include "proto/base/clock.h"
 #include "proto/base/report.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -18,6 +20,20 @@ static size_t bytes_of(uint32_t num_records)
     return sizeof(struct flight_ring) + num_records * sizeof(struct flight_record);
 }
 
+int64_t flight_ring_boot(void)
+{
+    char text[64] = "", digits[16] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file == NULL || fgets(text, sizeof(text), file) == NULL)
+        text[0] = '\0';
+    if (file != NULL)
+        fclose(file);
+    for (size_t i = 0, used = 0; text[i] != '\0' && used < sizeof(digits) - 1; i++)
+        if (text[i] != '-')
+            digits[used++] = text[i];
+    return (int64_t)strtoull(digits, NULL, 16);
+}
+
 static void fill_head(struct flight_ring *ring, uint32_t rank, uint32_t num_records)
 {
     memcpy(ring->magic, FLIGHT_RING_MAGIC, sizeof(ring->magic));
@@ -25,6 +41,8 @@ static void fill_head(struct flight_ring *ring, uint32_t rank, uint32_t num_reco
     ring->record_bytes = sizeof(struct flight_record);
     ring->rank = rank;
     ring->num_records = num_records;
+    ring->boot = flight_ring_boot();
+    ring->alive_ms = clock_wall_ms();
 }
 
 struct flight_ring *flight_ring_new(uint32_t rank, uint32_t num_records)

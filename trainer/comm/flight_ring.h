@@ -31,7 +31,8 @@ struct flight_ring {
     uint32_t rank, num_records, num_lanes;
     bool is_file;
     uint64_t count;   /* number of records ever made */
-    int64_t alive_ms; /* wall clock: when its process last ran; 0: unknown */
+    int64_t boot;     /* flight_ring_boot() of its process */
+    int64_t alive_ms; /* wall clock: when its process last noted that it runs */
     struct flight_lane lanes[FLIGHT_LANES_MAX];
     struct flight_text {
         uint64_t address; /* in its process; 0: none */
@@ -51,6 +52,10 @@ void flight_ring_free(struct flight_ring *ring, int fd, const char *path);
 /* Copies the records that the process of this file has stored. ERR_INVALID: it is no ring, or of
  * another build. */
 int flight_ring_read(struct flight_ring **out, bool *out_is_dead, const char *path);
+
+/* Identifies the host and its last boot; 0: unknown. Rings of one boot have the same clock, and
+ * show what their processes stored at once, which a network's file system does not do. */
+int64_t flight_ring_boot(void);
 
 static inline uint32_t flight_text_place(uint64_t address)
 {

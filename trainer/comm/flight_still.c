@@ -3,7 +3,8 @@
  *
  * Each process notes twice a second in its ring that it runs (flight_beat_all). A process that has
  * not for seconds, while this one runs, is stopped, or its node is: other ranks wait for it in a
- * call that it, too, has begun, so calls do not tell. Rings of dead processes do not count. */
+ * call that it, too, has begun, so calls do not tell. Rings of dead processes and of other hosts do
+ * not count. */
 #include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "trainer/comm/flight_ring.h"
@@ -31,7 +32,8 @@ static void look_at(struct flight_still *most, const char *path)
         return;
     }
     int64_t still_ms = clock_wall_ms() - ring->alive_ms;
-    if (!is_dead && ring->alive_ms != 0 && still_ms >= FLIGHT_STILL_MS &&
+    bool is_here = ring->boot != 0 && ring->boot == flight_ring_boot();
+    if (is_here && !is_dead && still_ms >= FLIGHT_STILL_MS &&
         1e-3 * (double)still_ms > most->seconds)
         *most = (struct flight_still){ring->rank, 1e-3 * (double)still_ms};
     flight_ring_free(ring, -1, NULL);

@@ -50,6 +50,8 @@ static void note_alive(void *user)
 void snapshot_note(struct snapshot *s, bool is_on)
 {
     struct flight_mirror mirror = {note_call, note_end, note_lane, note_alive, s};
+    if (s->ckpt != NULL && is_on)
+        ckpt_note_alive(s->ckpt); /* the rank may stand still before flight_beat_all comes */
     if (s->ckpt != NULL)
         flight_set_mirror(s->mesh->world->flight, is_on ? &mirror : NULL);
 }
