@@ -3,10 +3,13 @@
 
 Goal: every metric that the dashboard draws is exported; ckptd answers the requests of probes and
 Prometheus' annotations. The manifests parse, have no unknown field, mount the volumes that they
-name, and their command lines are valid. Method: a real ckptd; the command lines of the manifests
-are run with other paths: `ckptd --check`, and the trainer for two steps.
+name, and their command lines are valid. A job starts its pods again by the exit codes of the
+launcher. Method: a real ckptd; the command lines of the manifests are run with other paths: `ckptd
+--check`, and the trainer for two steps. The pods of train-gpu.yaml are processes with simulated
+GPUs, which get the variables that Kubernetes would give each.
 """
 
+import glob
 import json
 import os
 import re
@@ -17,10 +20,13 @@ import urllib.request
 from lib_nodes import free_port
 from lib_store import BUILD, PATIENCE, World, comes, make_tier
 from lib_tap import end, need, skip, test
-from lib_train import make_tokens, prose
+from lib_train import Trainer, make_tokens, prose
 
 need("yaml")
 import yaml  # noqa: E402
+sys.path.append("deploy")
+sys.dont_write_bytecode = True
+import launch_rules as rules  # noqa: E402
 
 
 # Of nodes, TLS, and minutes of saves: check_prometheus.py looks for these.
@@ -43,19 +49,17 @@ def dashboard(port):
          drawn <= exported(port), drawn - exported(port))
 
 
-def manifests():
-    """By their kinds; none of those is there twice."""
-    found = []
-    for name in os.listdir(KUBERNETES):
-        with open(os.path.join(KUBERNETES, name)) as file:
-            found += yaml.safe_load_all(file)
+def documents(name):
+    """Of a file, by their kinds."""
+    with open(os.path.join(KUBERNETES, name)) as file:
+        found = list(yaml.safe_load_all(file))
     by_kind = {one["kind"]: one for one in found}
     assert len(by_kind) == len(found), by_kind.keys()
     return by_kind
 
 
 def manifest(name, kind):
-    found = manifests()[kind]
+    found = documents(name)[kind]
     pod = found["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     volumes = {one["name"] for one in pod["volumes"]}
@@ -100,22 +104,78 @@ def daemon(world, port):
                                          pod["prometheus.io/path"]]] == [200] * 4, (paths, pod))
 
 
+def variables(name, index):
+    """What the pod of an index of the job gets; the job's controller sets its label and annotation.
+    """
+    job = documents(name)["Job"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    told = {"metadata.labels['batch.kubernetes.io/job-name']": job["metadata"]["name"],
+            "metadata.annotations['batch.kubernetes.io/job-completion-index']": str(index)}
+    return {one["name"]: one["value"] if "value" in one else
+            told[one["valueFrom"]["fieldRef"]["fieldPath"]] for one in container["env"]}
+
+
+def starts_again(name, spec, stops):
+    """stops: the exit code of a pod whose operator must act."""
+    stop, again, evicted = spec["podFailurePolicy"]["rules"]
+    test(f"{name}: where a person must act it is not started again", stop["action"] == "FailJob" and
+         stop["onExitCodes"]["values"] == [stops] == [rules.NO_RETRY], (stops, stop))
+    test("what the launcher starts again, and an eviction, count as no failure",
+         again["action"] == "Ignore" and set(again["onExitCodes"]["values"]) ==
+         {rules.RUN_AGAIN, rules.TIME_IS_OVER} and evicted ==
+         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}, (again, evicted))
+    test("each pod has an index, and the job's token", spec["completionMode"] == "Indexed" and
+         spec["completions"] == spec["parallelism"] and
+         [variables(name, index).get("HOLDFAST_LAUNCH_TOKEN") for index in (0, 1)] == ["book"] * 2)
+
+
+SMALL = ("--training.steps", "2", "--training.seq_len", "64", "--training.local_batch_size", "1")
+
+
 def job(world):
     spec, _, words = manifest("train.yaml", "Job")
-    make_tokens(world.folder, prose())
     words = put(words, server=world.server, tokens=os.path.join(world.folder, "tokens"))
-    done = subprocess.run([*words, "--training.steps", "2", "--training.seq_len", "64",
-                           "--training.local_batch_size", "1"],
-                          capture_output=True, text=True, timeout=4 * PATIENCE)
+    environment = {**os.environ, **variables("train.yaml", 0)}
+    done = subprocess.run([*words, *SMALL], capture_output=True, text=True, env=environment,
+                          timeout=4 * PATIENCE)
     test("the job's command line trains and saves", done.returncode == 0 and
          "book@2-a1" in world.cli("list", "book", *world.where)[1], done.stderr)
-    rule, evicted = spec["podFailurePolicy"]["rules"]
     code = subprocess.run([*words, "--training.steps", "many"], capture_output=True,
                           timeout=PATIENCE).returncode
-    test("where a person must act it is not started again", rule["action"] == "FailJob" and
-         rule["onExitCodes"]["values"] == [code], (code, rule))
-    test("and an eviction counts as no failure", evicted ==
-         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}, evicted)
+    starts_again("train.yaml", spec, code)
+
+
+def pods_with_gpus(world):
+    """Their names are those that the Service gives: here a free port of this machine."""
+    name, told = "train-gpu.yaml", "its pods train over TCP as one run, and save"
+    spec, container, words = manifest(name, "Job")
+    service, pod, ranks = documents(name)["Service"], spec["template"], spec["completions"]
+    starts_again(name, spec, rules.NO_RETRY)
+    host = f"{documents(name)['Job']['metadata']['name']}-0.{pod['spec']['subdomain']}"
+    environments = [variables(name, index) for index in range(ranks)]
+    test("they find each other by a service without an address, and have a GPU each",
+         {one["MASTER_ADDR"] for one in environments} == {host} and
+         pod["spec"]["subdomain"] == service["metadata"]["name"] and
+         service["spec"]["clusterIP"] == "None" and
+         service["spec"]["selector"].items() <= pod["metadata"]["labels"].items() and
+         [(one["RANK"], one["WORLD_SIZE"]) for one in environments] ==
+         [(str(index), str(ranks)) for index in range(ranks)] and
+         container["resources"]["limits"] == {"nvidia.com/gpu": 1}, (host, environments))
+    program = os.path.join(BUILD, "tests/trainer_on_simgpu")
+    if not os.path.exists(program):
+        skip([told], "NVIDIA's headers are not here: make deps-cuda gets them")
+        return
+    folder = os.path.join(world.folder, "gpus")
+    os.mkdir(folder)
+    words = [program, *put(words, server=world.server,
+                           tokens=os.path.join(world.folder, "tokens"))[1:], "--job.run", "gpus",
+             *SMALL, "--canonical.micro_batches", "4"]
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1")),
+            "SIMGPU": f"devices=1,seed=0,folder={folder}"}
+    pods = [Trainer(words, env={**os.environ, **one, **here}) for one in environments]
+    said = [one.communicate(timeout=8 * PATIENCE)[1] for one in pods]
+    test(told, [one.returncode for one in pods] == [0] * ranks and
+         "gpus@2-a1" in world.cli("list", "gpus", *world.where)[1], said)
 
 
 def names():
@@ -125,8 +185,8 @@ def names():
     if subprocess.run([python, "-c", "import kubernetes_validate"], capture_output=True).returncode:
         skip([told], "no kubernetes-validate")
         return
-    files = [os.path.join(KUBERNETES, name) for name in sorted(os.listdir(KUBERNETES))
-             if name != "kustomization.yaml"]
+    files = [path for path in sorted(glob.glob(KUBERNETES + "/**/*.yaml", recursive=True))
+             if os.path.basename(path) != "kustomization.yaml"]
     done = subprocess.run([python, "-m", "kubernetes_validate", "--strict", *files],
                           capture_output=True, text=True, timeout=PATIENCE)
     test(told, files and done.returncode == 0, done.stdout + done.stderr)
@@ -134,10 +194,11 @@ def names():
 
 def beside():
     """The objects beside the DaemonSet select its pods."""
-    found = manifests()
-    pod = found["DaemonSet"]["spec"]["template"]
-    labels, service = pod["metadata"]["labels"], found["Service"]
-    monitor, budget = found["ServiceMonitor"]["spec"], found["PodDisruptionBudget"]["spec"]
+    pod = documents("ckptd.yaml")["DaemonSet"]["spec"]["template"]
+    found = documents("monitor.yaml")
+    labels, service, monitor = (pod["metadata"]["labels"], found["Service"],
+                                found["ServiceMonitor"]["spec"])
+    budget = documents("disruption.yaml")["PodDisruptionBudget"]["spec"]
     (port,), (endpoint,) = service["spec"]["ports"], monitor["endpoints"]
     test("the monitor and the budget are of ckptd's pods",
          budget["selector"]["matchLabels"] == service["spec"]["selector"] == labels and
@@ -146,7 +207,7 @@ def beside():
          endpoint["path"] == pod["metadata"]["annotations"]["prometheus.io/path"] and
          port["targetPort"] in [one["name"] for one in
                                 pod["spec"]["containers"][0]["ports"]], (service, monitor, budget))
-    files = found["Kustomization"]["resources"]
+    files = documents("kustomization.yaml")["Kustomization"]["resources"]
     test("the kustomization names files that are there",
          files and all(os.path.exists(os.path.join(KUBERNETES, name)) for name in files), files)
 
@@ -162,7 +223,9 @@ def main():
         world.save((1,))
         dashboard(port)
         daemon(world, port)
+        make_tokens(world.folder, prose())
         job(world)
+        pods_with_gpus(world)
     finally:
         world.close()
     end()
