@@ -105,6 +105,7 @@ install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd's unit, bel
 	for folder in $(addprefix deploy/,slurm grafana prometheus kubernetes) trainer/configs; do \
 	    install -d $(DESTDIR)$(PREFIX)/share/holdfast/$${folder#*/} && \
 	    install -m 644 $$folder/*.* $(DESTDIR)$(PREFIX)/share/holdfast/$${folder#*/} || exit; done
+	chmod 755 $(DESTDIR)$(PREFIX)/share/holdfast/slurm/train.sbatch
 	install -d $(addprefix $(DESTDIR),$(PREFIX)/lib/systemd/system $(SYSCONFDIR)/holdfast)
 	sed 's|@PREFIX@|$(PREFIX)|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g' deploy/ckptd.service.in \
 	    >$(DESTDIR)$(PREFIX)/lib/systemd/system/ckptd.service
