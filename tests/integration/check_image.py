@@ -169,6 +169,9 @@ def versions(how):
     wanted = done(CLI, "--version").stdout.split()[-1]
     test(f"ckptd, ckpt-cli and the trainer run in it ({how.name})",
          all(text.split()[-1:] == [wanted] for text in told.values()), (told, wanted))
+    made = done(*how.command("/usr/bin/holdfast-certificates", "authority", "/tmp/authority"),
+                timeout=LOAD_S)
+    test("and holdfast-certificates makes an authority", made.returncode == 0, made)
 
 
 def pods(image):
