@@ -102,7 +102,8 @@ install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd's unit, bel
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' clients/libckpt.pc.in \
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/libckpt.pc
 	install -m 644 deploy/ckptd.conf deploy/network.conf $(DESTDIR)$(PREFIX)/share/holdfast
-	for folder in $(addprefix deploy/,slurm grafana prometheus kubernetes) trainer/configs; do \
+	for folder in $(addprefix deploy/,slurm grafana prometheus kubernetes kubernetes/monitored kubernetes/configured) \
+	    trainer/configs; do \
 	    install -d $(DESTDIR)$(PREFIX)/share/holdfast/$${folder#*/} && \
 	    install -m 644 $$folder/*.* $(DESTDIR)$(PREFIX)/share/holdfast/$${folder#*/} || exit; done
 	chmod 755 $(DESTDIR)$(PREFIX)/share/holdfast/slurm/train.sbatch

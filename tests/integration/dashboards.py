@@ -6,13 +6,14 @@ Prometheus' annotations. The manifests parse, have no unknown field, mount the v
 name, and their command lines are valid. A job starts its pods again by the exit codes of the
 launcher. Method: a real ckptd; the command lines of the manifests are run with other paths: `ckptd
 --check`, and the trainer for two steps. The pods of train-gpu.yaml are processes with simulated
-GPUs, which get the variables that Kubernetes would give each.
+GPUs, which get the variables that Kubernetes would give each. `kubectl kustomize` makes an overlay.
 """
 
 import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -24,9 +25,10 @@ from lib_train import Trainer, make_tokens, prose
 
 need("yaml")
 import yaml  # noqa: E402
-sys.path.append("deploy")
+sys.path += ["deploy", "tests/s3"]
 sys.dont_write_bytecode = True
 import launch_rules as rules  # noqa: E402
+from lib_server import Server  # noqa: E402
 
 
 # Of nodes, TLS, and minutes of saves: check_prometheus.py looks for these.
@@ -78,7 +80,7 @@ def put(words, **instead):
     return words
 
 
-KUBERNETES = "deploy/kubernetes"
+KUBERNETES, CERTIFICATES = "deploy/kubernetes", "deploy/certificates"
 OLD = {"server": "unix:/run/holdfast/ckptd.sock", "store": "/var/lib/holdfast",
        "tokens": "/data/book.tokens"}
 
@@ -178,6 +180,67 @@ def pods_with_gpus(world):
          "gpus@2-a1" in world.cli("list", "gpus", *world.where)[1], said)
 
 
+def overlay(world):
+    """As an operator makes one of the base and both components."""
+    told = ["kubectl makes an overlay with both components: a monitor, and no annotations",
+            "each pod mounts the ConfigMap of that name",
+            "each node's command line and file are good"]
+    if not shutil.which("kubectl"):
+        skip(told, "no kubectl")
+        return
+    folder = os.path.join(world.folder, "overlay")
+    shutil.copytree(KUBERNETES, os.path.join(world.folder, "kubernetes"))
+    os.mkdir(folder)
+    with open(os.path.join(folder, "kustomization.yaml"), "w") as file:
+        yaml.safe_dump({"resources": ["../kubernetes"], "components": [
+            "../kubernetes/monitored", "../kubernetes/configured"]}, file)
+    made = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True,
+                          timeout=PATIENCE)
+    found = {one["kind"]: one for one in yaml.safe_load_all(made.stdout)}
+    template = found["DaemonSet"]["spec"]["template"]
+    test(told[0], made.returncode == 0 and "ServiceMonitor" in found and
+         "annotations" not in template["metadata"], made)
+    files = found["ConfigMap"]
+    (container,), pod = template["spec"]["containers"], template["spec"]
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    test(told[1], volumes["nodes"]["configMap"]["name"] == files["metadata"]["name"] and
+         mounts.keys() == volumes.keys() and is_known(made.stdout), (volumes, mounts, files))
+    bucket = Server()
+    refused = [check(world, folder, container, bucket.environment, name, text)
+               for name, text in files["data"].items()]
+    bucket.close()
+    test(told[2], len(refused) == 3 and not any(refused), refused)
+
+
+def check(world, folder, container, secret, name, text):
+    """ckptd --check as on a node, with its certificate; what it said if it refused."""
+    node = name.removesuffix(".conf")
+    tls = os.path.join(folder, node)
+    if not os.path.exists(os.path.join(folder, "ca")):
+        subprocess.run([CERTIFICATES, "authority", os.path.join(folder, "ca")], check=True)
+    subprocess.run([CERTIFICATES, "issue", os.path.join(folder, "ca"), tls,
+                    f"holdfast://node/{node}", "127.0.0.1"], check=True, capture_output=True)
+    with open(os.path.join(folder, name), "w") as file:
+        file.write(text)
+    words = [word.replace("$(NODE)", node).replace("/etc/holdfast/nodes", folder)
+             for word in put(container["args"], server=world.server + "3",
+                             store=os.path.join(world.folder, node))]
+    done = subprocess.run([os.path.join(BUILD, "ckptd"), *words, "--tls.directory", tls, "--check"],
+                          capture_output=True, text=True, timeout=PATIENCE,
+                          env={**os.environ, **secret})
+    return done.returncode and done.stdout + done.stderr
+
+
+def is_known(text):
+    """Has no field that Kubernetes does not know; true without its schemas, which names() tells."""
+    python = os.environ.get("PYTHON", sys.executable)
+    done = subprocess.run([python, "-c", "import kubernetes_validate"], capture_output=True)
+    return done.returncode or subprocess.run(
+        [python, "-m", "kubernetes_validate", "--strict", "-"], input=text, text=True,
+        capture_output=True, timeout=PATIENCE).returncode == 0
+
+
 def names():
     """Of fields, by Kubernetes' schemas; kinds of the Prometheus Operator have none there."""
     told = "Kubernetes knows every field of the manifests"
@@ -195,7 +258,7 @@ def names():
 def beside():
     """The objects beside the DaemonSet select its pods."""
     pod = documents("ckptd.yaml")["DaemonSet"]["spec"]["template"]
-    found = documents("monitor.yaml")
+    found = documents("monitored/monitor.yaml")
     labels, service, monitor = (pod["metadata"]["labels"], found["Service"],
                                 found["ServiceMonitor"]["spec"])
     budget = documents("disruption.yaml")["PodDisruptionBudget"]["spec"]
@@ -226,6 +289,7 @@ def main():
         make_tokens(world.folder, prose())
         job(world)
         pods_with_gpus(world)
+        overlay(world)
     finally:
         world.close()
     end()

@@ -48,7 +48,8 @@ for name in ckptd trainer tokenizer holdfast-launch holdfast-certificates ckpt-c
     test -s "$pages/$name.1" || absent+=("$name")
 done
 for name in launch_rules.py slurm/train.sbatch grafana/ckptd.json prometheus/prometheus.yml \
-    prometheus/holdfast.rules.yml kubernetes/{ckptd,kustomization}.yaml configs/README.md \
+    prometheus/holdfast.rules.yml kubernetes/{ckptd,{,monitored/,configured/}kustomization}.yaml \
+    configs/README.md \
     proto/ckpt.proto proto/grpc/health.proto; do
     test -s "$root/usr/share/holdfast/$name" || absent+=("$name")
 done
