@@ -7,8 +7,8 @@ ckpt-cli and the trainer in it work; ckptd shuts down in order on request. Each 
 image that deploy/kubernetes names is there. Method: podman, where it can run here; else the root
 file system of the image in private namespaces (unshare), as the image's configuration says. The
 names of the tests say which. Podman also plays the pods of deploy/kubernetes; Kubernetes itself is
-not here. `make image` comes first, as it needs a network, which a test does not have: step `long`
-of tests/check runs it.
+not here. And it runs the image for a user who is not root, in that user's namespace. `make image`
+comes first, as it needs a network, which a test does not have: step `long` of tests/check runs it.
 """
 
 import contextlib
@@ -292,6 +292,90 @@ def plays(how, folder, places):
          (*(down.returncode for down in downs), whole.returncode) == (0, 0, 0), (downs, whole))
 
 
+ROOTLESS = ["podman of a user who is not root runs ckptd, in folders that :U gives it",
+            "and the trainer beside it trains and saves",
+            "told to end it ends in order, and the store has what was saved"]
+UID, SUBIDS = 4242, 200000
+
+
+class Rootless:
+    """A user with subordinate ids, and the user's podman. Their files and the home are there only
+    in this mount namespace."""
+
+    def __init__(self, folder, how):
+        self.folder, self.home = folder, "/mnt"
+        run("mount", "--bind", folder, self.home)
+        for name in ("run", "store", "socket", "data"):
+            os.mkdir(os.path.join(folder, name), 0o700)
+        os.chown(folder, UID, UID)
+        for name in os.listdir(folder):
+            os.chown(os.path.join(folder, name), UID, UID)
+        for name, line in (("passwd", f"ordinary:x:{UID}:{UID}::{self.home}:/bin/sh\n"),
+                           ("subuid", f"ordinary:{SUBIDS}:65536\n"),
+                           ("subgid", f"ordinary:{SUBIDS}:65536\n")):
+            self.replace(name, line)
+        self.podman = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "env", "-i",
+                       "-C", self.home, f"HOME={self.home}", f"XDG_RUNTIME_DIR={self.home}/run",
+                       "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "podman", "--storage-driver", "vfs",
+                       "--cgroup-manager", "cgroupfs"]
+        volumes = ((STORE, "store"), (SOCKET, "socket"), (DATA, "data"))
+        self.run = [*how, *(word for there, here in volumes
+                            for word in ("-v", f"{self.home}/{here}:{there}:U"))]
+
+    def replace(self, name, line):
+        path = os.path.join("/etc", name)
+        if not os.path.exists(path):
+            raise Refused(f"{path} is missing")
+        with open(path, encoding="utf-8") as file, \
+                open(os.path.join(self.folder, name), "w", encoding="utf-8") as copy:
+            copy.write(file.read() + line)
+        run("mount", "--bind", copy.name, path)
+
+    def do(self, *words, **how):
+        return done(*self.podman, *words, **{"timeout": LOAD_S, **how})
+
+    def close(self):
+        self.do("rm", "--all", "--force", "--time", "0")
+        self.do("system", "migrate")  # ends the process that keeps the user's namespace
+        for path in ("/etc/passwd", "/etc/subuid", "/etc/subgid", self.home):
+            subprocess.run(["umount", "-l", path], capture_output=True, check=False)
+
+
+def is_rootless(how, folder, archive):
+    home = os.path.join(folder, "ordinary")
+    os.mkdir(home)
+    user = Rootless(home, how.how)
+    try:
+        shutil.copy(os.path.join(folder, "data/tokens"), os.path.join(home, "data"))
+        os.chown(os.path.join(home, "data/tokens"), UID, UID)
+        with open(archive, "rb") as file:
+            loaded = user.do("load", stdin=file)
+        if loaded.returncode != 0:
+            skip(ROOTLESS, "no podman without root: " + " ".join(loaded.stderr.split())[-200:])
+            return
+        started = user.do(*user.run, "--detach", "--name", "ckptd", TAG, "--config",
+                          "/etc/holdfast/ckptd.conf", *SMALL)
+        server = f"unix:{SOCKET}/ckptd.sock"
+
+        def inside(*words):
+            return user.do("exec", "ckptd", *words)
+        up = comes(lambda: inside("ckpt-cli", "health", "--server", server).returncode == 0)
+        owner = os.stat(os.path.join(home, "store")).st_uid
+        test(ROOTLESS[0], up and owner > SUBIDS, (started, user.do("logs", "ckptd"), owner))
+        words = lib_train.command(DATA, server, "book", "--comm.backend", "local",
+                                  "--training.steps", 2)[1:]
+        words[words.index("--metrics.loss_file") + 1] = "/tmp/loss"
+        trained = inside("trainer", *words)
+        listed = inside("ckpt-cli", "list", "book", "--server", server).stdout
+        test(ROOTLESS[1], trained.returncode == 0 and "book@2-a1" in listed, (trained, listed))
+        stopped = user.do("stop", "ckptd")
+        whole = done(CLI, "verify", "--all", "--store", os.path.join(home, "store"))
+        test(ROOTLESS[2], (stopped.returncode, whole.returncode) == (0, 0) and
+             glob.glob(home + "/store/book/step-*"), (stopped, whole))
+    finally:
+        user.close()
+
+
 def main():
     need_programs("unshare")
     if is_sanitized() or not os.path.exists(ARCHIVE):
@@ -314,6 +398,11 @@ def main():
         how = runner(image, folder, mounts)
         versions(how)
         serves(how, folder, image.config)
+        if isinstance(how, Podman) and shutil.which("newuidmap"):
+            is_rootless(how, folder, image.archive)
+        else:
+            skip(ROOTLESS, "newuidmap is missing" if isinstance(how, Podman) else
+                 "podman cannot run here")
         if not isinstance(how, Podman) or not any(map(os.path.exists, CATATONIT)):
             skip(PLAYED, "podman cannot run here" if not isinstance(how, Podman) else
                  "catatonit is missing")
