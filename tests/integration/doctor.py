@@ -12,14 +12,13 @@ import collections
 import json
 import os
 import shutil
-import struct
 import subprocess
 import tempfile
 
 from lib_hosts import Disk, Refused, own_mounts, run
 from lib_network import Network, free_port
 from lib_nodes import Cluster, scratch
-from lib_store import BUILD, CLI, PATIENCE, World, comes, make_tier
+from lib_store import BUILD, CLI, PATIENCE, ClockOf, World, comes, make_tier
 from lib_tap import end, skip, test
 from lib_train import command, make_tokens, prose
 
@@ -97,20 +96,13 @@ def nobody_there(world):
 
 def wrong_clock(world):
     """And a ckptd that has no io_uring."""
-    path = os.path.join(world.folder, "clock")
-
-    def set_clock(seconds):
-        with open(path, "r+b" if os.path.exists(path) else "wb") as file:
-            file.write(struct.pack("q", seconds))
-
-    set_clock(0)
-    world.launch(before=(REFUSE_RINGS,), env=dict(
-        os.environ, LD_PRELOAD=os.path.join(BUILD, "shims/clock.so"), CLOCK_FILE=path))
+    clock = ClockOf(os.path.join(world.folder, "clock"))
+    world.launch(before=(REFUSE_RINGS,), env={**os.environ, **clock.environment})
     found = Found(world.where)
     test("a ckptd that writes by threads is a warning", found.code == 0 and
          found.is_told("storage", "warn", "io_uring"), found.out)
     for seconds, verdict, code, way in ((-20, "warn", 0, "behind"), (90, "bad", 1, "ahead of")):
-        set_clock(seconds)
+        clock.set(0, seconds)
         found = Found(world.where)
         test(f"a clock {abs(seconds)} s {way} ours is {verdict}", found.code == code and
              found.is_told("clock", verdict, f" s {way} ours") and abs(abs(seconds) - float(
@@ -161,22 +153,18 @@ def nodes_apart(folder):
     """Another node has another version, and then another clock."""
     cluster = Cluster(folder, ("a", "b"))
     one, two = cluster.nodes
-    path, other = os.path.join(folder, "clock"), other_version(two)
+    clock, other = ClockOf(os.path.join(folder, "clock")), other_version(two)
 
     def peer():
         return one.status()["nodes"]["peers"][0]
 
     def set_clock(seconds):
-        with open(path, "wb") as file:
-            file.write(struct.pack("q", seconds))
+        clock.set(0, seconds)
         return comes(lambda: abs((peer()["clock_ahead_seconds"] or 0) - seconds) < 3)
 
-    with open(path, "wb") as file:
-        file.write(struct.pack("q", 0))
     try:
         one.spawn("--nodes.look_ms", "100")
-        two.spawn("--nodes.look_ms", "100", env=dict(
-            os.environ, LD_PRELOAD=os.path.join(BUILD, "shims/clock.so"), CLOCK_FILE=path))
+        two.spawn("--nodes.look_ms", "100", env={**os.environ, **clock.environment})
         for node in cluster.nodes:
             node.wait_until_it_answers()
         one.wait_until_it_reaches(two)
@@ -196,7 +184,8 @@ def nodes_apart(folder):
             alarms = [alarm for alarm in one.status()["alarms"] if "the clock of node n2" in alarm]
             test(f"a node whose clock is {abs(seconds)} s {way} ours is {verdict}", comes_so and
                  found.is_told("node n2", verdict, "its clock is ", f" s {way} that of this ckptd")
-                 and (verdict == "bad") == (len(alarms) == 1), (found.out, alarms))
+                 and (verdict == "bad") == (len(alarms) == 1),
+                 (two.said()[-1500:], found.out, alarms))
     finally:
         cluster.close()
 

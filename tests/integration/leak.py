@@ -18,7 +18,7 @@ import sys
 import types
 
 import lib_train
-from lib_store import BUILD, PATIENCE, Clock, World, comes, is_sanitized, wait_until
+from lib_store import PATIENCE, Clock, ClockOf, World, comes, is_sanitized, wait_until
 from lib_tap import end, need, test
 
 need("grpc", "google.protobuf")
@@ -149,30 +149,24 @@ def pass_half_hours(trainer, clock, loss, said):
                    (lines_of(loss) >= at and private(trainer) >= most), said)
         if trainer.poll() is not None or "this process leaks" in said():
             return hours
-        clock(hours * HALF_HOUR)
+        clock.set(0, hours * HALF_HOUR)
     return 0
 
 
 def trainer_ends(world):
     world.launch(*OFTEN)
-    log, path = (os.path.join(world.folder, name) for name in ("leaky.log", "leaky.clock"))
-    loss = os.path.join(world.folder, "leaky.loss")
-
-    def clock(seconds):
-        with open(path, "r+b" if os.path.exists(path) else "wb") as file:
-            file.write(seconds.to_bytes(8, sys.byteorder))
+    log, loss = (os.path.join(world.folder, name) for name in ("leaky.log", "leaky.loss"))
+    clock = ClockOf(os.path.join(world.folder, "leaky.clock"), "leaks.so")
 
     def said():
         with open(log, errors="replace") as file:
             return file.read()[-3000:]
-    clock(0)
-    preload = " ".join(os.path.join(BUILD, "shims", name) for name in ("clock.so", "leaks.so"))
     with open(log, "wb") as out:
         trainer = subprocess.Popen(
             lib_train.command(world.folder, world.server, "leaky", "--training.steps", 1000000,
                               "--checkpoint.interval", 1000000, "--metrics.loss_file", loss,
                               "--training.exit_leak_gib_per_hour", 0.001),
-            stdout=out, stderr=out, env={**os.environ, "LD_PRELOAD": preload, "CLOCK_FILE": path,
+            stdout=out, stderr=out, env={**os.environ, **clock.environment,
                                          "CLOCK_PASSES": "1", "LEAK_MIB": "4096"})
     hours = pass_half_hours(trainer, clock, loss, said)
     code = trainer.wait(PATIENCE)

@@ -57,8 +57,8 @@ class Network(World):
     def channel(self, name, address=None):
         return tls_channel(self.path(name), address or self.address)
 
-    def bulk_socket(self, name, protocol="holdfast-bulk/1"):
-        return bulk_socket(self.context(name, ssl.TLSVersion.TLSv1_3), self.bulk, protocol)
+    def bulk_socket(self, name, protocol="holdfast-bulk/1", source=""):
+        return bulk_socket(self.context(name, ssl.TLSVersion.TLSv1_3), self.bulk, protocol, source)
 
     def context(self, name, version):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -92,10 +92,10 @@ def tls_channel(folder, address):
         read("authority.pem"), read("key.pem"), read("certificate.pem")))
 
 
-def bulk_socket(context, address, protocol="holdfast-bulk/1"):
+def bulk_socket(context, address, protocol="holdfast-bulk/1", source=""):
     context.set_alpn_protocols([protocol])
     host, port = address.split(":")
-    return context.wrap_socket(socket.create_connection((host, int(port)), PATIENCE),
+    return context.wrap_socket(socket.create_connection((host, int(port)), PATIENCE, (source, 0)),
                                server_hostname=host)
 
 

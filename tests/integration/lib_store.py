@@ -80,17 +80,27 @@ def wait_until(is_so, what, pause=0.02):
     assert comes(is_so, pause=pause), what() if callable(what) else what
 
 
-class Clock:
-    """Of every program that is started from now on: build/shims/clock.so."""
+class ClockOf:
+    """The clock of the programs that get its environment: build/shims/clock.so, which maps the
+    file. So the file is never cut short."""
 
-    def __init__(self, folder):
-        self.path = os.path.join(folder, "clock")
+    def __init__(self, path, *preloads):
+        self.path = path
         self.set(0)
-        os.environ.update(LD_PRELOAD=os.path.join(BUILD, "shims/clock.so"), CLOCK_FILE=self.path)
+        shims = (os.path.join(BUILD, "shims", name) for name in ("clock.so", *preloads))
+        self.environment = {"LD_PRELOAD": " ".join(shims), "CLOCK_FILE": path}
 
     def set(self, years, seconds=0):
         with open(self.path, "wb" if not os.path.exists(self.path) else "r+b") as file:
             file.write(struct.pack("q", years * YEAR + seconds))
+
+
+class Clock(ClockOf):
+    """Of every program that is started from now on."""
+
+    def __init__(self, folder):
+        super().__init__(os.path.join(folder, "clock"))
+        os.environ.update(self.environment)
 
 
 def llama_shapes(dim, kv_dim, hidden, vocab):

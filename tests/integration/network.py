@@ -157,8 +157,8 @@ def identities(world):
          "authority.pem" in said, said)
 
 
-def fetch(world, name, ticket, part, count):
-    with world.bulk_socket(name) as stream:
+def fetch(world, name, ticket, part, count, source=""):
+    with world.bulk_socket(name, source=source) as stream:
         return fetch_from(stream, ticket, part, count)
 
 
@@ -286,13 +286,15 @@ def silent_crowd(address, sources):
 
 
 def bulk_crowd(world):
-    """The same on the bulk plane, from the client's own address."""
-    silent = silent_crowd(world.bulk, ["127.0.0.1"])
+    """The same on the bulk plane, from the client's own address: one with a budget of its own, as
+    the tests before have spent much of the other's."""
+    source = "127.0.0.77"
+    silent = silent_crowd(world.bulk, [source])
     ticket = ticket_for(world, "peer", world.run, 3)
 
     def fetched():
         try:
-            return fetch(world, "peer", ticket, 0, 100)[0]
+            return fetch(world, "peer", ticket, 0, 100, source)[0]
         except OSError as error:
             return error
     got = [fetched() for _ in range(10)]
