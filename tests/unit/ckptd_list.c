@@ -159,7 +159,7 @@ TEST_BETWEEN(test_list__a_run_that_cannot_be_read_is_named_once, NULL, bed_tear_
     assert_int_equal(get_page(bed, "", "", &page), 0);
     assert_string_equal(page->checkpoints[0]->run, "broken");
     assert_string_equal(page->checkpoints[0]->damage, "the disk is gone");
-    assert_string_equal(page->checkpoints[0]->durability, "damaged");
+    assert_string_equal(page->checkpoints[0]->durability, "unreadable");
     assert_int_equal(page->checkpoints[0]->attempt, 0);
     FREE_REPLY(page);
     assert_int_equal(list_all(bed, "", &pages), 1 + MANY + 2 * FEW);
