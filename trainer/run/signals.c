@@ -32,6 +32,7 @@ static void *take_signals(void *user)
     static const struct timespec beat = {.tv_nsec = FLIGHT_BEAT_MS * 1000000};
     int number, interrupts = 0;
     pthread_sigmask(SIG_UNBLOCK, &watch->others, NULL);
+    flight_beat_all(); /* a gap may begin at once */
     for (;;) {
         number = sigtimedwait(&watch->waited_for, NULL, &beat);
         flight_beat_all();
