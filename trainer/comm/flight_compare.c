@@ -266,6 +266,19 @@ static uint32_t print_missing(const struct dumps *dumps, FILE *out)
     return missing;
 }
 
+/* Ends a line with the call that the rank waits in, or made last. */
+static void print_where(const struct dump *dump, FILE *out)
+{
+    const json_t *where = dump->call != NULL ? dump->call : dump->last;
+    fputs(dump->call != NULL ? "in " : "after ", out);
+    if (where != NULL)
+        print_call(where, out);
+    else
+        fputs("no call at all", out);
+    print_lanes(dump, out);
+    fputc('\n', out);
+}
+
 /* Prints the place of each dead process, unless all are dead: then they were ended together. */
 static uint32_t print_dead(const struct dumps *dumps, FILE *out)
 {
@@ -277,32 +290,12 @@ static uint32_t print_dead(const struct dumps *dumps, FILE *out)
         return 0;
     }
     for (uint32_t i = 0; i < dumps->num; i++) {
-        const struct dump *dump = &dumps->of[i];
-        const json_t *where = dump->call != NULL ? dump->call : dump->last;
-        if (!dump->is_dead)
+        if (!dumps->of[i].is_dead)
             continue;
-        fprintf(out, "rank %u is dead: its process ended %s ", dump->rank,
-                dump->call != NULL ? "in" : "after");
-        if (where != NULL)
-            print_call(where, out);
-        else
-            fputs("no call at all", out);
-        print_lanes(dump, out);
-        fputc('\n', out);
+        fprintf(out, "rank %u is dead: its process ended ", dumps->of[i].rank);
+        print_where(&dumps->of[i], out);
     }
     return dead;
-}
-
-static void print_where(const struct dump *dump, FILE *out)
-{
-    const json_t *where = dump->call != NULL ? dump->call : dump->last;
-    fputs(dump->call != NULL ? ", in " : ", after ", out);
-    if (where != NULL)
-        print_call(where, out);
-    else
-        fputs("no call at all", out);
-    print_lanes(dump, out);
-    fputc('\n', out);
 }
 
 /* Ranks whose processes stood still; without any, those that made no dump while others did. */
@@ -316,10 +309,10 @@ static uint32_t print_still(const struct dumps *dumps, FILE *out)
     for (uint32_t i = 0; i < dumps->num; i++) {
         const struct dump *dump = &dumps->of[i];
         if (dump->still_s > 0)
-            fprintf(out, "rank %u did not join: its process stood still for %.1f s", dump->rank,
+            fprintf(out, "rank %u did not join: its process stood still for %.1f s, ", dump->rank,
                     dump->still_s);
         else if (still == 0 && dumped > 0 && !dump->has_dump)
-            fprintf(out, "rank %u may have stood still: it made no dump, as others did",
+            fprintf(out, "rank %u may have stood still: it made no dump, as others did, ",
                     dump->rank);
         else
             continue;
@@ -340,14 +333,9 @@ static uint32_t print_absent(const struct dumps *dumps, FILE *out)
             dump->still_s > 0)
             continue;
         absent++;
-        fprintf(out, "rank %u did not join: it %s ", dump->rank,
-                is_elsewhere ? "waits elsewhere, in" : "waits for no other rank, after");
-        if (is_elsewhere || dump->last != NULL)
-            print_call(is_elsewhere ? dump->call : dump->last, out);
-        else
-            fputs("no call at all", out);
-        print_lanes(dump, out);
-        fputc('\n', out);
+        fprintf(out, "rank %u did not join: it waits %s, ", dump->rank,
+                is_elsewhere ? "elsewhere" : "for no other rank");
+        print_where(dump, out);
     }
     return absent + dead;
 }
