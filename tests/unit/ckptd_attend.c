@@ -1,10 +1,10 @@
 /* ckptd_attend.c - Attend: a rank of another node tells what it does, and learns what it is asked.
  *
- * Goal: ckptd describes such a rank by its notes, in its own clock; the reply has what Stop and
- * AskSave asked of the rank. Any bytes may come as notes. Those of a wrong size, or of a session
- * that is none of a rank, change nothing; those of a session change no other. The call is no sign
- * of life. Method: the service of ckptd_bed.h, whose ranks map their pages, so that the test sees
- * what the call writes. */
+ * Goal: ckptd describes such a rank by its notes, in its own clock, but none that its own end cuts
+ * off; the reply has what Stop and AskSave asked of the rank. Any bytes may come as notes. Those of
+ * a wrong size, or of a session that is none of a rank, change nothing; those of a session change
+ * no other. The call is no sign of life. Method: the service of ckptd_bed.h, whose ranks map their
+ * pages, so that the test sees what the call writes. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/memory/session.h"
 #include "proto/wire/arena_notes.h"
@@ -78,6 +78,19 @@ ATTEND_TEST(test_attend__a_lost_rank_is_described_in_the_clock_of_ckptd)
     bed_read_log(bed, log, sizeof log);
     assert_non_null(strstr(log, "rank 0 is gone: step 7, in all_gather of dp_shard (lane gather, "
                                 "operation 4, 64 bytes) for 2."));
+}
+
+ATTEND_TEST(test_attend__a_rank_that_the_end_of_ckptd_cuts_off_is_not_lost)
+{
+    struct arena_notes notes = made_notes();
+    struct session_asked asked;
+    char log[8192];
+    assert_int_equal(
+        attend(bed, &asked, &(struct told){peers[0].token, &notes, sizeof notes, .spoke_s = 4}), 0);
+    bed_divert_log(bed);
+    bed_stop(bed);
+    bed_read_log(bed, log, sizeof log);
+    assert_null(strstr(log, "is gone: "));
 }
 
 ATTEND_TEST(test_attend__the_reply_has_what_ckptd_asks)
