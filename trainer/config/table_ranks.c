@@ -240,7 +240,7 @@ const struct option table_of_ranks[] = {
         "the same for later steps; a load or save may take checkpoint.busy_wait_seconds, "
         "checkpoint.final_seconds and 600 s more"),
     INT(trace_records, "comm.trace_buf_size", 1024, 0, COUNT_MAX,
-        "calls that a rank's flight recorder keeps"),
+        "calls that a rank's flight recorder keeps, at least 1"),
     STRING(trace_folder, "comm.save_traces_folder", "",
            "folder of the flight recorders' dumps and rings; rings outlive a killed rank (those of "
            "the previous start are in its folder before); empty: dumps go only to the log"),
