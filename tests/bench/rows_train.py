@@ -388,39 +388,82 @@ def row_rate(bench):
 # ---- observation ----
 
 # Its cost depends on the calls of a step, not on its numbers: so it is measured where a step is as
-# short as the layers of the main job allow, and divided by the main job's step.
+# short as the layers of the main job allow, and divided by the main job's step. What settings
+# can switch off is compared with a run without it. No setting switches off the flight recorder,
+# which keeps one call even with comm.trace_buf_size = 0, its notes for ckptd, signs of life and the
+# digests of tokens: perf samples them.
 SMALL = ["--model.flavor", "tiny", "--model.n_layers", str(MODEL["layers"]), "--model.vocab_size",
          str(MODEL["vocab"]), "--training.seq_len", "32"]
-UNOBSERVED = ["--comm.trace_buf_size", "0", "--metrics.straggler_percent", "0",
-              "--metrics.spike_deviations", "0", "--metrics.log_freq", "1000000"]
+UNOBSERVED = ["--metrics.straggler_percent", "0", "--metrics.spike_deviations", "0",
+              "--metrics.data_wait_max_percent", "0", "--metrics.log_freq", "1000000",
+              "--checkpoint.no_compare_replicas", "--checkpoint.no_compare_copies"]
+ALWAYS = r"(?!flight_ring|flight_beat)flight_\w+|take_signals|XXH3_64bits_withSeed\w*"
+ALWAYS_SAMPLES = 6
+COMPARES = r"digest_(?:avx512|avx2|sse2)"
+COPIES = ["--parallelism.data_parallel_replicate_degree", "2",
+          "--parallelism.data_parallel_shard_degree", "1", "--checkpoint.interval", "1"]
+
+
+def two_ranks(bench, steps, *options):
+    return (bench.program("trainer"), "--job.config_file", "deploy/main-job.toml", "--job.run",
+            "none", *data(bench), "--comm.ranks", "2", "--metrics.log_freq", "10",
+            "--training.steps", str(steps), *options)
 
 
 def cpu_of_a_step(bench, steps, *options):
     """CPU seconds of a step of two ranks, with its part of the start and of a last save."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    bench.run(bench.program("trainer"), "--job.config_file", "deploy/main-job.toml", "--job.run",
-              "none", *data(bench), "--comm.ranks", "2",
-              "--metrics.log_freq", "10", "--training.steps", str(steps), *options)
+    bench.run(*two_ranks(bench, steps, *options))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / steps
 
 
+def sampled(bench, functions, steps, *options):
+    """CPU seconds of a step of two ranks in functions of such names, and in what they call."""
+    samples = os.path.join(bench.tmp, "perf.data")
+    bench.run("perf", "record", "-q", "-F", "997", "-e", "cpu-clock", "--call-graph", "dwarf,4096",
+              "-o", samples, "--", *two_ranks(bench, steps, *options))
+    report = bench.run("perf", "report", "-i", samples, "--stdio", "--children", "-g", "none",
+                       "--no-inline", "--percent-limit", "0", "--sort", "symbol")
+    seconds = 1e-9 * int(re.search(r"^# Event count \(approx\.\): (\d+)", report, re.M)[1])
+    shares = re.findall(rf"^ +([\d.]+)% +[\d.]+% +\[\.\] (?:{functions})\b", report, re.M)
+    if not shares:
+        raise RuntimeError(f"perf found no function like {functions}")
+    return seconds * sum(map(float, shares)) / 100 / steps
+
+
 def row_observation(bench):
-    """flight recorder and its copy at ckptd, stragglers, spikes and step lines, by default"""
+    """what observes a run by default: stragglers, spikes, step lines; what is always on"""
     steps = 20 if bench.quick else 300
     whole = cpu_of_a_step(bench, 5 if bench.quick else 40, "--checkpoint.no_enable")
     ckptd, server, _ = bench.start_ckptd("observed", *LOST_POOL)
     runs = itertools.count()
 
+    def saving(*options):
+        return "--ckptd.address", server, "--job.run", f"run{next(runs)}", *options
+
     def small(*options):
-        return cpu_of_a_step(bench, steps, *SMALL, "--ckptd.address", server, "--job.run",
-                             f"run{next(runs)}", "--checkpoint.interval", "1000000", *options)
+        return cpu_of_a_step(bench, steps, *SMALL,
+                             *saving("--checkpoint.interval", "1000000", *options))
+
+    def share(kind, name, costs, **options):
+        return kind(name, "CPU s", costs, [whole] * len(costs), direction="lower", **options)
 
     pairs = bench.pairs("observation", "s", ours=small, reference=lambda: small(*UNOBSERVED))
-    bench.end(ckptd)
     costs = [ours - without for ours, without in zip(pairs.ours, pairs.reference)]
-    yield Share("observation", "CPU s", costs, [whole] * len(costs), direction="lower", goal=0.005,
-                note="beside a step of the main job on two ranks")
+    yield share(Share, "observation", costs, goal=0.005,
+                note="beside a step of the main job on two ranks; without flight recorder, its "
+                     "notes for ckptd, signs of life and digests of tokens, which are always on")
+    if shutil.which("perf"):
+        times = range(2 if bench.quick else ALWAYS_SAMPLES)
+        costs = [sampled(bench, ALWAYS, steps, *SMALL, *saving("--checkpoint.interval", "1000000"))
+                 for _ in times]
+        yield share(Share, "always_on", costs, goal=0.005,
+                    note="these, by samples of perf; the digests are of an eighth of its tokens")
+        costs = [sampled(bench, COMPARES, 8, *saving(*COPIES)) for _ in times]
+        yield share(Row, "compare_replicas", costs,
+                    note="a save's, where the state has two copies; above it has one")
+    bench.end(ckptd)
 
 
 # ---- blame ----
