@@ -12,8 +12,8 @@
 #define RELOAD_S 10
 #define COLUMNS_MAX 12
 
-/* All but TEXT and COUNTS, an object of integers, are aligned right. */
-enum unit { TEXT, COUNTS, PLAIN, BYTES, SECONDS, MILLISECONDS };
+/* All but TEXT are aligned right. */
+enum unit { TEXT, PLAIN, BYTES, SECONDS, MILLISECONDS };
 
 /* The browser's own colours, light or dark. A table that is too wide scrolls in its div. */
 static const char style[] =
@@ -43,7 +43,7 @@ static const struct section {
       {"failed saves in a row", "failures_in_row", PLAIN},
       {"damaged", "damaged", PLAIN},
       {"checkpoints", "checkpoints", PLAIN},
-      {"by tier", "copies", COUNTS},
+      {"by tier", "copies", TEXT},
       {"bytes", "bytes", BYTES},
       {"age in the far tier", "far_age_seconds", SECONDS},
       {"ranks here", "ranks", PLAIN}}},
@@ -131,9 +131,10 @@ static void write_bytes(FILE *out, double bytes)
 
 static void write_seconds(FILE *out, double seconds)
 {
-    if (seconds < 120)
-        fprintf(out, "%.0f s", fabs(seconds) < 0.5 ? 0.0 : seconds);
-    else if (seconds < 7200)
+    double size = fabs(seconds);
+    if (size < 120)
+        fprintf(out, "%.0f s", size < 0.5 ? 0.0 : seconds);
+    else if (size < 7200)
         fprintf(out, "%.0f min", seconds / 60);
     else
         fprintf(out, "%.1f h", seconds / 3600);
@@ -141,7 +142,7 @@ static void write_seconds(FILE *out, double seconds)
 
 static const char *class_of(enum unit unit)
 {
-    return unit == TEXT || unit == COUNTS ? "" : " class=\"n\"";
+    return unit == TEXT ? "" : " class=\"n\"";
 }
 
 /* "local 3, far 2" */

@@ -286,9 +286,10 @@ static json_t *describe_run_seconds(const struct histogram *seconds)
 }
 
 /* How many checkpoints each tier has, whole or the part of that node, nearest tier first:
- * {"local": 3, "n2": 3, "far": 2}. A tier without one is left out. */
+ * {"local": 3, "n2": 3, "far": 0}. Another node without one is left out. */
 static json_t *describe_run_copies(const struct run *run)
 {
+    const bool has_far = tier_has_far(run->service);
     int counts[NUM_TIERS] = {0};
     json_t *copies = json_object();
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
@@ -297,7 +298,7 @@ static json_t *describe_run_copies(const struct run *run)
             counts[copy->tier] += copy->is_there && !copy->is_damaged;
         }
     for (unsigned at = 0; at < NUM_TIERS; at++)
-        if (counts[at] > 0)
+        if (counts[at] > 0 || at == TIER_LOCAL || (at == TIER_FAR && has_far))
             json_object_set_new(copies, tier_name(run->service, (enum tier_index)at),
                                 json_integer(counts[at]));
     return copies;
@@ -306,7 +307,7 @@ static json_t *describe_run_copies(const struct run *run)
 /* Of a checkpoint, what this node's ranks write here: all of it, or the share of their shards. */
 static json_int_t bytes_here(const struct checkpoint *checkpoint)
 {
-    const uint32_t shards = checkpoint->summary.world_size;
+    const uint32_t shards = checkpoint->summary.shards;
     uint32_t here = 0;
     if (!checkpoint->places || shards == 0)
         return (json_int_t)checkpoint->summary.bytes;
