@@ -302,7 +302,7 @@ void ckpt_note_call(struct ckpt *ckpt, const struct ckpt_doing *doing);
 void ckpt_note_end(struct ckpt *ckpt, uint64_t number);
 void ckpt_note_lane(struct ckpt *ckpt, const struct ckpt_doing *doing);
 /* Records that this process runs: call it once a second or more, from a thread that waits for no
- * other rank. When a rank is lost ckptd then names the one whose process stood still. Any thread,
+ * other rank. When a rank is lost ckptd then names the one whose process gave no sign. Any thread,
  * before ckpt_close. */
 void ckpt_note_alive(struct ckpt *ckpt);
 /* The number of saves of the run, as described, for which ckptd's disk has space. -1: a rule of

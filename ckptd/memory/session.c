@@ -33,7 +33,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define STILL_MS 3000 /* a process that did not run for longer than others stood still */
+#define STILL_MS 3000 /* a rank whose last sign of life is so much older is named */
 #define STILL_TEXT_MAX 80u
 
 /* ---- the table ---- */
@@ -445,8 +445,9 @@ static int64_t still_ms(const struct session *session)
     return alive_ms == 0 ? -1 : age_ms > 0 ? age_ms : 0;
 }
 
-/* Describes the rank of the attempt that has not run for the longest time, if another rank has run
- * for long since then: that one did not stand still, it waited. "": there is none. */
+/* Describes the rank of the attempt with the oldest sign of life, if that of another rank is much
+ * newer: that one did not stand still, it waited. "": there is none. The signs of ranks on another
+ * node end with that node, too: whether the process stood still is not known. */
 static void describe_still(char out[STILL_TEXT_MAX], const struct session *lost)
 {
     const struct service *service = lost->service;
@@ -465,8 +466,9 @@ static void describe_still(char out[STILL_TEXT_MAX], const struct session *lost)
     }
     out[0] = '\0';
     if (shortest >= 0 && longest - shortest >= STILL_MS)
-        snprintf(out, STILL_TEXT_MAX, "; the process of rank %u had stood still for %.1f s",
-                 still->rank, 1e-3 * (double)longest);
+        snprintf(out, STILL_TEXT_MAX,
+                 "; the process of rank %u had shown no sign of life for %.1f s", still->rank,
+                 1e-3 * (double)longest);
 }
 
 static void note_lost(const struct session *session, const char *doing)

@@ -18,7 +18,7 @@ process_of() { # RANK
 }
 history_names() { # RUN RANK
     "$BUILD/ckpt-cli" server history "$1" --server "$server" |
-        grep -qE " lost .*the process of rank $2 had stood still for [0-9.]+ s"
+        grep -qE " lost .*the process of rank $2 had shown no sign of life for [0-9.]+ s"
 }
 
 for rank in 0 2; do
