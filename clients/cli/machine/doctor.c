@@ -20,35 +20,35 @@
 
 #define POOL_BYTES (4ull << 30) /* memory.pool_bytes, the default */
 
-/* Bytes of the last save. If this ckptd has made none: of the largest newest checkpoint, as the
- * mean of its run. */
-static uint64_t bytes_of_a_save(const json_t *status)
+/* Of the run's newest checkpoint, `member`. An older ckptd reports only the bytes of all of them.
+ */
+static uint64_t bytes_of_newest(const json_t *run, const char *member)
 {
-    uint64_t bytes = member_number(json_object_get(status, "last_commit"), "bytes");
-    const json_t *run;
-    size_t index;
-    if (bytes > 0)
-        return bytes;
-    json_array_foreach(json_object_get(status, "runs"), index, run)
-    {
-        uint64_t count = member_number(run, "checkpoints");
-        uint64_t mean = count > 0 ? member_number(run, "bytes") / count : 0;
-        bytes = mean > bytes ? mean : bytes;
-    }
-    return bytes;
+    uint64_t count = member_number(run, "checkpoints");
+    if (json_object_get(run, member) != NULL)
+        return member_number(run, member);
+    return count > 0 ? member_number(run, "bytes") / count : 0;
 }
 
-/* Of one run: what this node's ranks write, per second. An older ckptd reports only the bytes of
- * all its checkpoints. */
+/* Bytes of the last save. If this ckptd has made none: of the largest newest checkpoint. */
+static uint64_t bytes_of_a_save(const json_t *status)
+{
+    uint64_t bytes = member_number(json_object_get(status, "last_commit"), "bytes"), most = 0;
+    const json_t *run;
+    size_t index;
+    json_array_foreach(json_object_get(status, "runs"), index, run)
+    {
+        uint64_t newest = bytes_of_newest(run, "newest_bytes");
+        most = newest > most ? newest : most;
+    }
+    return bytes > 0 ? bytes : most;
+}
+
+/* What this node's ranks of one run write, per second. */
 static double rate_of_run(const json_t *run)
 {
     double interval = json_number_value(json_object_get(run, "commit_interval_seconds"));
-    uint64_t count = member_number(run, "checkpoints"), bytes;
-    if (json_object_get(run, "newest_bytes_here") != NULL)
-        bytes = member_number(run, "newest_bytes_here");
-    else
-        bytes = count > 0 ? member_number(run, "bytes") / count : 0;
-    return interval > 0 ? (double)bytes / interval : 0;
+    return interval > 0 ? (double)bytes_of_newest(run, "newest_bytes_here") / interval : 0;
 }
 
 /* The sum of the runs that have ranks here; without ranks what the largest run needed. */

@@ -93,14 +93,16 @@ static void check_nodes(struct doctor *doctor)
 /* The kind of its requests with the longest 99th percentile; NULL: there were none. */
 static const json_t *slowest_requests(const json_t *status)
 {
-    const json_t *list = json_object_get(status, "tier_io"), *of, *slowest = NULL;
-    size_t index;
-    json_array_foreach(
-        list, index,
-        of) if (strcmp(member_text(of, "tier"), "far") == 0 &&
-                (!slowest || json_number_value(json_object_get(of, "p99_seconds")) >
-                                 json_number_value(json_object_get(slowest, "p99_seconds"))))
-        slowest = of;
+    const json_t *list = json_object_get(status, "tier_io"), *slowest = NULL;
+    double most = 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *of = json_array_get(list, i);
+        double seconds = json_number_value(json_object_get(of, "p99_seconds"));
+        if (strcmp(member_text(of, "tier"), "far") == 0 && (!slowest || seconds > most)) {
+            slowest = of;
+            most = seconds;
+        }
+    }
     return slowest;
 }
 
