@@ -87,9 +87,7 @@ int cli_history(const struct cli *cli)
     struct selection selection;
     json_t *list = NULL, *line;
     size_t index;
-    int error = selection_parse(&selection, cli->args[0]);
-    if (error == 0 && selection.step >= 0)
-        error = report_error(ERR_INVALID, "name the run alone", "history takes a run, not a step");
+    int error = selection_parse_run(&selection, cli->args[0]);
     if (error == 0)
         error = journal_read(&list, cli, selection.run);
     if (error == 0 && cli->is_json)
