@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#define STEPS_MAX 1e15 /* of an interval; a double and an int64_t have each number up to it */
+
 double daly_interval(const struct daly *daly)
 {
     double wait = daly->wait, failures = daly->failures;
@@ -17,7 +19,7 @@ struct daly_cost daly_cost(const struct daly *daly, double seconds)
 {
     double failures = daly->failures, late = daly->durable - daly->wait;
     double recovery = daly->restart + (late > 0 ? late : 0);
-    double steps = round(seconds / daly->step) > 1 ? round(seconds / daly->step) : 1;
+    double steps = fmin(fmax(round(seconds / daly->step), 1), STEPS_MAX);
     struct daly_cost cost = {.steps = steps, .seconds = steps * daly->step};
     double wall =
         failures * exp(recovery / failures) * expm1((cost.seconds + daly->wait) / failures);

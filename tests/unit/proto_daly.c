@@ -34,6 +34,16 @@ TEST(test_daly__no_interval_is_shorter_than_it_takes_until_a_save_is_durable)
     assert_true(daly_best(&daly).steps == 8); /* sqrt(72) */
 }
 
+/* The times of a checkpoint, and options, may be any. */
+TEST(test_daly__a_step_that_takes_no_time_has_an_interval_with_a_number)
+{
+    struct daly daly = {.step = 1e-300, .wait = 1, .failures = 86400};
+    struct daly_cost cost = daly_cost(&daly, 1e18), best = daly_best(&daly);
+    assert_true(cost.steps == 1e15 && best.steps == 1e15);
+    assert_true(cost.overhead >= 0 && cost.overhead <= 1);
+    assert_true(best.overhead >= 0 && best.overhead <= 1);
+}
+
 TEST(test_daly__no_other_interval_costs_less)
 {
     struct daly daly = {.step = 0.5, .wait = 3, .durable = 9, .failures = 7200, .restart = 300};
