@@ -1,8 +1,8 @@
 /* advise.c - how often a run should save, how many checkpoints to keep, and where to copy them.
  *
- * measure.c has the figures, proto/base/daly.h and plan.c decide. Each section is an object of the
- * output, and ends with the settings to write: checkpoint.* are keys of the trainer, all others of
- * ckptd. Text and --json have the same settings. */
+ * measure.c has the figures and what follows from them. Each section is an object of the output,
+ * and ends with the settings to write: checkpoint.* are keys of the trainer, all others of ckptd.
+ * Text and --json have the same settings. */
 #include "clients/cli/advise/advise.h"
 
 #include "proto/base/json.h"
@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INTERVAL_MAX 1e9 /* of checkpoint.interval */
+#define INTERVAL_MAX 1e9   /* of checkpoint.interval */
+#define SIZE_MAX_TOLD 1e19 /* bytes; fits into 64 bits */
 
 /* "8.1 s", "3.2 days": span_text(seconds).text, valid within the expression. */
 struct span_text {
@@ -35,7 +36,7 @@ static struct span_text span_text(double seconds)
 static struct span_text size_text(double bytes)
 {
     struct span_text out;
-    text_bytes(out.text, sizeof out.text, bytes > 0 ? (uint64_t)bytes : 0);
+    text_bytes(out.text, sizeof out.text, (uint64_t)fmin(fmax(bytes, 0), SIZE_MAX_TOLD));
     return out;
 }
 
@@ -50,16 +51,18 @@ static json_t *whole(double value, bool is_known)
     return is_known && value < 1e18 ? json_integer((json_int_t)value) : json_null();
 }
 
-/* Prints the members of "set" as lines of a configuration. */
+/* Prints the members, texts and integers, as lines of a configuration. */
 static void print_settings(const char *name, const json_t *set)
 {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)set, key, value)
     {
-        char *text = json_dumps(value, JSON_ENCODE_ANY);
-        printf("%-12s %s = %s\n", name, key, text != NULL ? text : "?");
-        free(text);
+        printf("%-12s %s = ", name, key);
+        if (json_is_string(value))
+            printf("\"%s\"\n", json_string_value(value));
+        else
+            printf("%lld\n", (long long)json_integer_value(value));
         name = "";
     }
 }
@@ -69,35 +72,23 @@ static void print_settings(const char *name, const json_t *set)
 /* For checkpoint.mtbf, with an error of at most a percent. */
 static struct span_text mtbf_setting(double seconds)
 {
-    static const struct {
-        double seconds;
-        char letter;
-    } units[] = {{86400, 'd'}, {3600, 'h'}, {60, 'm'}, {1, 's'}};
+    static const double units[] = {86400, 3600, 60, 1};
     struct span_text out;
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
-        double count = round(seconds / units[i].seconds);
-        bool is_last = units[i].seconds <= 1;
-        if (!is_last && fabs(count * units[i].seconds - seconds) > 0.01 * seconds)
-            continue;
-        snprintf(out.text, sizeof out.text, "%.0f%c", count > 1 ? count : 1, units[i].letter);
-        break;
-    }
+    int i = 0;
+    while (i < 3 && fabs(round(seconds / units[i]) * units[i] - seconds) > 0.01 * seconds)
+        i++;
+    snprintf(out.text, sizeof out.text, "%.0f%c", fmax(round(seconds / units[i]), 1), "dhms"[i]);
     return out;
 }
 
 /* With "auto" the trainer needs only the failures. */
-static json_t *interval_auto(const struct figures *figures)
+static json_t *interval_settings(const struct figures *figures, bool is_auto)
 {
-    return json_pack("{ss ss}", "checkpoint.interval", "auto", "checkpoint.mtbf",
-                     mtbf_setting(figures->daly.failures).text);
-}
-
-static json_t *interval_settings(const struct figures *figures)
-{
-    struct daly_cost best = daly_best(&figures->daly);
-    double value = figures->is_in_seconds ? fmax(round(best.seconds), 1) : best.steps;
-    if (figures->is_auto)
-        return interval_auto(figures);
+    double value =
+        figures->is_in_seconds ? fmax(round(figures->best.seconds), 1) : figures->best.steps;
+    if (is_auto)
+        return json_pack("{ss ss}", "checkpoint.interval", "auto", "checkpoint.mtbf",
+                         mtbf_setting(figures->daly.failures).text);
     return json_pack("{sI}", "checkpoint.interval", (json_int_t)fmin(value, INTERVAL_MAX));
 }
 
@@ -125,13 +116,13 @@ static json_t *interval_json(const struct figures *figures)
     const struct plan_failures *failures = &figures->failures;
     char formula[320];
     write_formula(formula, sizeof formula, figures);
-    return json_pack("{ss so sI sI sI ss ss so so}", "failures_from", sources[figures->mtbf],
-                     "trained_seconds", known(failures->trained, figures->mtbf != MTBF_GIVEN),
-                     "starts", (json_int_t)failures->starts, "starts_lost",
-                     (json_int_t)failures->lost, "starts_unexplained",
-                     (json_int_t)failures->unexplained, "formula", formula, "source",
-                     "J. T. Daly 2006, equation 37", "set", interval_settings(figures), "set_auto",
-                     interval_auto(figures));
+    return json_pack(
+        "{ss so sI sI sI ss ss so so}", "failures_from", sources[figures->mtbf], "trained_seconds",
+        known(failures->trained, figures->mtbf != MTBF_GIVEN), "starts",
+        (json_int_t)failures->starts, "starts_lost", (json_int_t)failures->lost,
+        "starts_unexplained", (json_int_t)failures->unexplained, "formula", formula, "source",
+        "J. T. Daly 2006, equation 37", "set", interval_settings(figures, figures->is_auto),
+        "set_auto", interval_settings(figures, true));
 }
 
 static void print_cost(const char *name, const struct daly_cost *cost, const char *by)
@@ -144,25 +135,23 @@ static void print_cost(const char *name, const struct daly_cost *cost, const cha
 static void print_failures(const struct figures *figures)
 {
     const struct plan_failures *failures = &figures->failures;
-    const uint64_t count = failures->lost + failures->unexplained;
+    const bool is_long = failures->trained >= PLAN_FAILURE_MIN;
     printf("%-12s one in %s, restarts %.0f s later", "failures",
            span_text(figures->daly.failures).text, figures->daly.restart);
     if (figures->mtbf == MTBF_MEASURED)
         printf("; %s in %s of training: %llu with lost ranks, %llu without a stop or last save",
-               text_count(count, "failure").text, span_text(failures->trained).text,
-               (unsigned long long)failures->lost, (unsigned long long)failures->unexplained);
-    else if (figures->mtbf == MTBF_ASSUMED && failures->trained >= PLAN_FAILURE_MIN)
-        printf("; assumed: no failure in %s of training, so at least that",
-               span_text(failures->trained).text);
+               text_count(failures->lost + failures->unexplained, "failure").text,
+               span_text(failures->trained).text, (unsigned long long)failures->lost,
+               (unsigned long long)failures->unexplained);
     else if (figures->mtbf == MTBF_ASSUMED)
-        printf("; assumed, as checkpoint.mtbf by default: no failure in %s of training",
-               span_text(failures->trained).text);
+        printf("; assumed%s: no failure in %s of training%s",
+               is_long ? "" : ", as checkpoint.mtbf by default", span_text(failures->trained).text,
+               is_long ? ", so at least that" : "");
     printf("\n");
 }
 
 static void print_interval(const struct figures *figures, const json_t *section)
 {
-    struct daly_cost best = daly_best(&figures->daly);
     printf("%-12s %s, %s\n", "of", figures->checkpoint, size_text((double)figures->bytes).text);
     printf("%-12s %.3f s\n%-12s %.3f s that training waits", "step", figures->daly.step, "save",
            figures->daly.wait);
@@ -170,11 +159,9 @@ static void print_interval(const struct figures *figures, const json_t *section)
         printf(", durable after %.1f s", figures->daly.durable);
     printf("\n");
     print_failures(figures);
-    if (figures->now > 0) {
-        struct daly_cost now = daly_cost(&figures->daly, figures->now);
-        print_cost("now", &now, figures->is_auto ? " (auto)" : "");
-    }
-    print_cost("advised", &best, "");
+    if (figures->now > 0)
+        print_cost("now", &figures->present, figures->is_auto ? " (auto)" : "");
+    print_cost("advised", &figures->best, "");
     printf("%-12s %s (%s)\n", "formula", member_text(section, "formula"),
            member_text(section, "source"));
     print_settings("set", json_object_get(section, "set"));
@@ -184,72 +171,65 @@ static void print_interval(const struct figures *figures, const json_t *section)
 
 /* ---- retention ---- */
 
-/* At the present rate, as measured, or by the configured interval; *out_is_known. */
-static double present_full(const struct figures *figures, bool *out_is_known)
-{
-    double wall = figures->now > 0 ? figures->now + figures->daly.wait : 0;
-    double full =
-        figures->growth == GROWTH_MEASURED ? figures->full : plan_full(&figures->disk, wall);
-    *out_is_known = figures->growth != GROWTH_NEVER_FULL && full >= 0;
-    return full;
-}
-
 static json_t *retention_json(const struct figures *figures)
 {
     const struct plan_disk *disk = &figures->disk;
-    struct plan_retention plan = plan_retention(disk);
-    bool is_known;
-    double full = present_full(figures, &is_known);
-    json_t *set = json_pack("{sI}", "retention.keep_last", (json_int_t)plan.keep_last);
-    if (disk->trash > 0 && plan.trash >= 1)
-        json_object_set_new(set, "retention.trash_s", json_integer((json_int_t)plan.trash));
-    return json_pack("{so so so so sb so sf so sb so so}", "room_bytes",
-                     whole(disk->room, plan.is_limited), "held_bytes", whole(disk->held, true),
-                     "trash_bytes", whole(disk->trash, true), "fit",
-                     whole((double)plan.fit, plan.is_limited), "has_space", (int)plan.has_space,
-                     "missing_bytes", whole(ceil(plan.missing), true), "reach_seconds", plan.reach,
-                     "hours_to_full", known(full / 3600, is_known), "hours_to_full_is_measured",
-                     (int)(figures->growth != GROWTH_UNKNOWN), "hours_to_full_advised",
-                     known(plan.full / 3600, plan.full >= 0), "set", set);
+    const struct plan_retention *plan = &figures->retention;
+    json_t *set = json_pack("{sI}", "retention.keep_last", (json_int_t)plan->keep_last);
+    if (disk->trash > 0 && plan->trash >= 1)
+        json_object_set_new(set, "retention.trash_s", json_integer((json_int_t)plan->trash));
+    return json_pack(
+        "{so so so so sb so sf so sb so so}", "room_bytes", whole(disk->room, plan->is_limited),
+        "held_bytes", whole(disk->held, true), "trash_bytes", whole(disk->trash, true), "fit",
+        whole((double)plan->fit, plan->is_limited), "has_space", (int)plan->has_space,
+        "missing_bytes", whole(ceil(plan->missing), true), "reach_seconds", plan->reach,
+        "hours_to_full", known(figures->full / 3600, figures->full >= 0),
+        "hours_to_full_is_measured", (int)(figures->growth != GROWTH_UNKNOWN),
+        "hours_to_full_advised", known(plan->full / 3600, plan->full >= 0), "set", set);
 }
 
-static void print_full(const struct figures *figures, const struct plan_retention *plan)
+static void print_full(const struct figures *figures)
 {
-    bool is_known;
-    double full = present_full(figures, &is_known);
+    bool is_measured = figures->growth == GROWTH_MEASURED;
     printf("%-12s ", "full");
     if (figures->growth == GROWTH_NEVER_FULL)
         printf("never at the present rate, ");
-    else if (is_known)
-        printf("in %s %s, ", span_text(full).text,
-               figures->growth == GROWTH_MEASURED ? "at the present rate"
-                                                  : "with the present interval");
-    printf("in %s with the advised interval, if nothing is removed\n", span_text(plan->full).text);
+    else if (figures->full >= 0)
+        printf("in %s %s, ", span_text(figures->full).text,
+               is_measured ? "at the present rate" : "with the present interval");
+    printf("in %s with the advised interval, if nothing is removed\n",
+           span_text(figures->retention.full).text);
 }
 
 static void print_retention(const struct figures *figures, const json_t *section)
 {
     const struct plan_disk *disk = &figures->disk;
-    struct plan_retention plan = plan_retention(disk);
+    const struct plan_retention *plan = &figures->retention;
     printf("\n%-12s ", "retention");
-    if (!plan.is_limited)
+    if (!plan->is_limited)
         printf("the store has no known limit\n");
     else
         printf("%s fit: %s left for saves, %s of this run's%s%s\n",
-               text_count(plan.fit, "checkpoint").text, size_text(disk->room).text,
+               text_count(plan->fit, "checkpoint").text, size_text(disk->room).text,
                size_text(disk->held).text, disk->trash > 0 ? ", in the trash " : "",
                disk->trash > 0 ? size_text(disk->trash).text : "");
-    if (!plan.has_space)
+    if (!plan->has_space)
         printf("%-12s two checkpoints and one that is being saved do not fit: %s are missing\n",
-               "too little", size_text(plan.missing).text);
-    printf("%-12s %s back with %s\n", "reach", span_text(plan.reach).text,
-           text_count(plan.keep_last, "checkpoint").text);
-    if (plan.is_limited)
-        print_full(figures, &plan);
+               "too little", size_text(plan->missing).text);
+    printf("%-12s %s back with %s\n", "reach", span_text(plan->reach).text,
+           text_count(plan->keep_last, "checkpoint").text);
+    if (plan->is_limited)
+        print_full(figures);
     print_settings("set", json_object_get(section, "set"));
 }
 
 /* ---- copies ---- */
+
+static const struct {
+    const char *name, *text, *durability;
+} places[] = {[PLAN_LOCAL] = {"local", "this disk alone", "local"},
+              [PLAN_PEER] = {"peer", "a peer", "replicated"},
+              [PLAN_FAR] = {"bucket", "the far tier", "bucket"}};
 
 static json_t *copies_settings(const struct plan_copies *plan, bool has_far)
 {
@@ -262,10 +242,7 @@ static json_t *copies_settings(const struct plan_copies *plan, bool has_far)
         json_object_set_new(set, "tier.store", json_string("s3://BUCKET/PREFIX"));
     if (has_far || plan->place == PLAN_FAR)
         json_object_set_new(set, "tier.every", json_integer(plan->is_every));
-    json_object_set_new(set, "checkpoint.durability",
-                        json_string(plan->place == PLAN_PEER  ? "replicated"
-                                    : plan->place == PLAN_FAR ? "bucket"
-                                                              : "local"));
+    json_object_set_new(set, "checkpoint.durability", json_string(places[plan->place].durability));
     return set;
 }
 
@@ -283,19 +260,18 @@ static json_t *tier_json(const char *name, const struct plan_tier *tier,
 /* A bucket outlives the node by itself. */
 static json_t *copies_json(const struct figures *figures)
 {
-    static const char *const places[] = {"local", "peer", "bucket"};
     const struct plan_copying *copying = &figures->copying;
-    struct plan_copies plan = plan_copies(copying);
+    const struct plan_copies *plan = &figures->copies;
     if (figures->is_bucket)
-        return json_pack("{ss sb so}", "advised", "bucket", "is_configured", 1, "set",
-                         json_pack("{ss}", "checkpoint.durability", "bucket"));
-    return json_pack("{ss sb sb sb sf so so so}", "advised", places[plan.place], "is_configured",
-                     (int)plan.is_there, "is_slow", (int)plan.is_slow, "tiers_known",
-                     (int)figures->knows_others, "lost_seconds_local", plan.lost[PLAN_LOCAL],
-                     "peer",
-                     tier_json("peer", &copying->peer, &figures->peer, plan.lost[PLAN_PEER]), "far",
-                     tier_json("far", &copying->far, &figures->far, plan.lost[PLAN_FAR]), "set",
-                     copies_settings(&plan, copying->far.is_there));
+        return json_pack("{ss sb s{ss}}", "advised", "bucket", "is_configured", 1, "set",
+                         "checkpoint.durability", "bucket");
+    return json_pack("{ss sb sb sb sf so so so}", "advised", places[plan->place].name,
+                     "is_configured", (int)plan->is_there, "is_slow", (int)plan->is_slow,
+                     "tiers_known", (int)figures->knows_others, "lost_seconds_local",
+                     plan->lost[PLAN_LOCAL], "peer",
+                     tier_json("peer", &copying->peer, &figures->peer, plan->lost[PLAN_PEER]),
+                     "far", tier_json("far", &copying->far, &figures->far, plan->lost[PLAN_FAR]),
+                     "set", copies_settings(plan, copying->far.is_there));
 }
 
 static void print_tier(const char *name, const struct plan_tier *tier,
@@ -316,11 +292,11 @@ static void print_tier(const char *name, const struct plan_tier *tier,
         printf("; nothing of this run is there\n");
 }
 
-static void print_choice(const struct figures *figures, const struct plan_copies *plan)
+static void print_choice(const struct figures *figures)
 {
-    static const char *const texts[] = {"this disk alone", "a peer", "the far tier"};
+    const struct plan_copies *plan = &figures->copies;
     double interval = figures->copying.interval;
-    printf("%-12s %s", "advised", texts[plan->place]);
+    printf("%-12s %s", "advised", places[plan->place].text);
     if (plan->is_slow)
         printf(": no copy is complete between two failures; that takes %s/s",
                size_text((double)figures->bytes / fmin(interval, figures->daly.failures)).text);
@@ -337,7 +313,7 @@ static void print_choice(const struct figures *figures, const struct plan_copies
 static void print_copies(const struct figures *figures, const json_t *section)
 {
     const struct plan_copying *copying = &figures->copying;
-    struct plan_copies plan = plan_copies(copying);
+    const double *lost = figures->copies.lost;
     if (figures->is_bucket) {
         printf("\n%-12s the store is a bucket: the loss of a node's disk costs no checkpoint\n",
                "replication");
@@ -345,9 +321,9 @@ static void print_copies(const struct figures *figures, const json_t *section)
         printf("\n%-12s without a copy a lost disk costs all %s of training%s\n", "replication",
                span_text(copying->trained).text,
                figures->knows_others ? "" : "; a directory does not tell of copies, --server does");
-        print_tier("peer", &copying->peer, &figures->peer, plan.lost[PLAN_PEER]);
-        print_tier("far", &copying->far, &figures->far, plan.lost[PLAN_FAR]);
-        print_choice(figures, &plan);
+        print_tier("peer", &copying->peer, &figures->peer, lost[PLAN_PEER]);
+        print_tier("far", &copying->far, &figures->far, lost[PLAN_FAR]);
+        print_choice(figures);
     }
     print_settings("set", json_object_get(section, "set"));
 }
@@ -362,16 +338,14 @@ static json_t *cost_json(const struct daly_cost *cost)
 
 static json_t *advice_json(const struct figures *figures, const char *run)
 {
-    struct daly_cost now = daly_cost(&figures->daly, figures->now),
-                     best = daly_best(&figures->daly);
     return json_pack("{ss ss sI sf sf so sf sf so so so so so}", "run", run, "checkpoint",
                      figures->checkpoint, "bytes", (json_int_t)figures->bytes, "step_seconds",
                      figures->daly.step, "save_wait_seconds", figures->daly.wait, "durable_seconds",
                      known(figures->daly.durable, figures->daly.durable > 0), "failure_seconds",
                      figures->daly.failures, "restart_seconds", figures->daly.restart, "now",
-                     figures->now > 0 ? cost_json(&now) : json_null(), "advised", cost_json(&best),
-                     "interval", interval_json(figures), "retention", retention_json(figures),
-                     "replication", copies_json(figures));
+                     figures->now > 0 ? cost_json(&figures->present) : json_null(), "advised",
+                     cost_json(&figures->best), "interval", interval_json(figures), "retention",
+                     retention_json(figures), "replication", copies_json(figures));
 }
 
 int cli_advise(const struct cli *cli)

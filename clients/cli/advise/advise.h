@@ -1,6 +1,7 @@
 /* advise.h - what advise knows of a run.
  *
- *   measure.c  collects it: from a checkpoint, the run's journal, and a ckptd's status or the disk
+ *   measure.c  collects it: from a checkpoint, the run's journal, and a ckptd's status or the disk;
+ *              proto/base/daly.h decides on the interval
  *   plan.c     decides, without any input or output
  *   advise.c   prints
  */
@@ -32,11 +33,16 @@ struct figures {
     struct plan_failures failures; /* unless it was given */
     struct plan_disk disk;
     enum figures_growth growth;
-    double full; /* seconds, of GROWTH_MEASURED */
+    double full; /* seconds at the present rate, as measured or by the configured interval;
+                    negative: never, or unknown */
     struct plan_copying copying;
     struct figures_copies peer, far;
     bool is_bucket;    /* the store itself */
     bool knows_others; /* there may be other tiers, which only a ckptd knows */
+    /* What follows from them. */
+    struct daly_cost present, best; /* of `now`, if that is above 0 */
+    struct plan_retention retention;
+    struct plan_copies copies;
 };
 
 /* ERR_INVALID: a figure is not measured; the hint names its option. */

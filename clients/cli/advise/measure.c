@@ -23,18 +23,6 @@ static double number_at(const json_t *object, const char *name)
 
 /* ---- a checkpoint ---- */
 
-/* The interval in seconds: the one that "auto" selected, or that of the trainer's configuration. */
-static double interval_set(const json_t *config, const json_t *metrics, double step)
-{
-    const json_t *section = json_object_get(config, "checkpoint");
-    double chosen = number_at(metrics, "save_interval_steps");
-    if (chosen > 0)
-        return chosen * step;
-    double interval = number_at(section, "interval");
-    return strcmp(member_text(section, "interval_type"), "seconds") == 0 ? interval
-                                                                         : interval * step;
-}
-
 static int read_manifest(struct figures *out, const struct manifest *manifest,
                          const struct cli *cli)
 {
@@ -53,9 +41,11 @@ static int read_manifest(struct figures *out, const struct manifest *manifest,
         out->daly.step = cli->step_time > 0 ? cli->step_time : number_at(metrics, "step_seconds");
         out->daly.wait =
             cli->save_time > 0 ? cli->save_time : number_at(metrics, "save_wait_seconds");
-        out->now = interval_set(config, metrics, out->daly.step);
-        out->is_auto = number_at(metrics, "save_interval_steps") > 0;
+        double chosen = number_at(metrics, "save_interval_steps"); /* by "auto" */
+        out->is_auto = chosen > 0;
         out->is_in_seconds = strcmp(member_text(section, "interval_type"), "seconds") == 0;
+        out->now = (out->is_auto ? chosen : number_at(section, "interval")) *
+                   (out->is_in_seconds && !out->is_auto ? 1 : out->daly.step);
     }
     json_decref(state);
     json_decref(config);
@@ -241,23 +231,35 @@ static int check_figures(const struct figures *figures)
                             "the mean time between failures is not known: the journal of run '%s' "
                             "has no time of training",
                             figures->run);
-    if (figures->daly.step <= 0)
-        return report_error(ERR_INVALID, "name an older one, RUN@STEP, or give --step-time SECONDS",
-                            "%s does not record the time of a step; a trainer's second save does",
-                            figures->checkpoint);
-    if (figures->daly.wait <= 0)
-        return report_error(ERR_INVALID, "name an older one, RUN@STEP, or give --save-time SECONDS",
-                            "%s does not record how long training waits for a save; a "
-                            "trainer's second save does",
-                            figures->checkpoint);
-    return 0;
+    bool has_step = figures->daly.step > 0;
+    if (has_step && figures->daly.wait > 0)
+        return 0;
+    return report_error(ERR_INVALID,
+                        has_step ? "name an older one, RUN@STEP, or give --save-time SECONDS"
+                                 : "name an older one, RUN@STEP, or give --step-time SECONDS",
+                        "%s does not record %s; a trainer's second save does", figures->checkpoint,
+                        has_step ? "how long training waits for a save" : "the time of a step");
+}
+
+static void decide(struct figures *out)
+{
+    out->best = daly_best(&out->daly);
+    out->present = daly_cost(&out->daly, out->now);
+    out->disk.bytes = out->bytes > 0 ? (double)out->bytes : 1;
+    out->disk.interval = out->copying.interval = out->best.seconds + out->daly.wait;
+    out->copying.failures = out->daly.failures;
+    out->copying.trained = (double)out->step * out->daly.step;
+    if (out->growth == GROWTH_UNKNOWN && out->now > 0)
+        out->full = plan_full(&out->disk, out->now + out->daly.wait);
+    out->retention = plan_retention(&out->disk);
+    out->copies = plan_copies(&out->copying);
 }
 
 int figures_read(struct figures *out, const struct cli *cli)
 {
     struct selection selection;
     uint64_t mtbf, restart;
-    *out = (struct figures){0};
+    *out = (struct figures){.full = -1};
     ERR_TRY(span_parse(&mtbf, "mtbf", cli->mtbf));
     if (cli->mtbf[0] != '\0' && mtbf == 0)
         return report_error(ERR_INVALID, "such as 30d, 12h", "--mtbf must be above 0");
@@ -268,11 +270,7 @@ int figures_read(struct figures *out, const struct cli *cli)
     ERR_TRY(read_failures(out, cli, mtbf));
     out->daly.restart = (double)restart;
     ERR_TRY(check_figures(out));
-    double interval = daly_best(&out->daly).seconds + out->daly.wait;
-    out->disk.bytes = out->bytes > 0 ? (double)out->bytes : 1;
-    out->disk.interval = out->copying.interval = interval;
-    out->copying.failures = out->daly.failures;
-    out->copying.trained = (double)out->step * out->daly.step;
     out->copying.has_nodes = cli->nodes > 1 || out->copying.peer.is_there;
+    decide(out);
     return 0;
 }
