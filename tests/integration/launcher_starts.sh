@@ -6,7 +6,7 @@
 # has a stand-in too, which follows $tmp/ckptd. The decisions after an end: launcher_rules.py.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 34
+plan 35
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -129,6 +129,8 @@ check_equal "a rank lost to a signal is left out of the next start" \
 check_equal "when one crashes, the others are asked for their stacks before the start ends" \
     "$(launch 3 $'1 1 crash\n1 0 shows\n1 2 shows'; sort "$tmp/shown" | paste -sd' ')" \
     $'0: 3 2\n0 2'
+check_equal "and those that this ends, as they are not ready for it, are not lost" \
+    "$(launch 3 $'1 1 crash\n1 0 wait\n1 2 wait')" "0: 3 2"
 check_equal "78 is passed on without another start" "$(launch 3 $'1 1 exit78\n1 0 wait')" "78: 3"
 check_equal "when all are lost at once, all start again" "$(launch 3 "1 all kill-all")" "0: 3 3"
 check_equal "so they do when one of the wrappers is late" \
