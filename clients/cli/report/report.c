@@ -3,30 +3,20 @@
 
 #include "proto/base/memfile.h"
 
-#include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 
-/* --output, or RUN.html in the current directory. */
-static void choose_output(char out[sizeof((struct cli *)0)->output], const char *run,
-                          const struct cli *cli)
-{
-    if (cli->output[0] != '\0')
-        memcpy(out, cli->output, sizeof cli->output);
-    else
-        snprintf(out, sizeof cli->output, "%.*s.html", NAME_MAX, run);
-}
-
+/* To --output, or to RUN.html in the current directory. */
 static int write_page(const json_t *root, const struct cli *cli)
 {
-    char *text = NULL, size[32], output[sizeof cli->output];
+    char *text = NULL, size[32], output[sizeof cli->output + sizeof ".html"];
     const char *run = member_text(json_object_get(root, "head"), "run");
+    bool is_named = cli->output[0] != '\0';
     size_t bytes = 0;
     FILE *file = memfile_open(&text, &bytes);
     int error = file != NULL ? page_write(file, root) : ERR_MEMORY;
     if (file == NULL || !memfile_close(file))
         error = report_error(ERR_MEMORY, NULL, "no memory for a report");
-    choose_output(output, run, cli);
+    snprintf(output, sizeof output, "%s%s", is_named ? cli->output : run, is_named ? "" : ".html");
     if (error == 0)
         error = output_write(output, cli->is_forced, text, bytes);
     if (error == 0 && !cli->is_json)
