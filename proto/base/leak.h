@@ -1,11 +1,11 @@
 /* leak.h - detects whether a process's own memory grows without bound, and whether there is too
  * much of it: of ckptd and of the trainer. Pure: takes one sample at a time.
  *
- * ckptd's memory besides its pool follows the work of its clients, up and down; so does a
- * trainer's that of its saves and evaluations. So only the minimum
- * of each LEAK_WINDOW_MS counts: the memory that stays after the work. It is a leak if that rose by
- * LEAK_STEP_BYTES or more in each of LEAK_WINDOWS successive windows. A single window without a
- * rise ends the verdict: a heap that filled once, or a catalog that retention bounds, is no leak.
+ * ckptd's memory besides its pool follows the work of its clients, up and down, and a trainer's its
+ * saves and evaluations. So only the minimum of each LEAK_WINDOW_MS counts: the memory that stays
+ * after the work. It is a leak if that rose by LEAK_STEP_BYTES or more in each of LEAK_WINDOWS
+ * successive windows. A single window without a rise ends the verdict: a heap that filled once, or
+ * a catalog that retention bounds, is no leak.
  *
  * Too much means over the limit in LEAK_LOOKS successive samples: one large request ends sooner. */
 #ifndef HOLDFAST_PROTO_BASE_LEAK_H
