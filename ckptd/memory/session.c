@@ -238,14 +238,24 @@ uint32_t session_num_alive(const struct run *run, int64_t since_ms)
     return count;
 }
 
-const struct principal *session_owner(const struct run *run, const struct principal *asker)
+/* The next connected rank of the run from row *at on, which moves behind it; NULL: there is none.
+ */
+static const struct session *next_connected(const struct run *run, int64_t *at)
 {
     const struct service *service = run->service;
+    while (*at < service->config->limit_sessions) {
+        const struct session *session = &service->sessions->rows[(*at)++];
+        if (session->token != 0 && session->run == run && session->control)
+            return session;
+    }
+    return NULL;
+}
+
+const struct principal *session_owner(const struct run *run, const struct principal *asker)
+{
+    const struct session *session;
     const struct principal *owner = NULL;
-    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
-        const struct session *session = &service->sessions->rows[i];
-        if (session->token == 0 || session->run != run || !session->control)
-            continue;
+    for (int64_t at = 0; (session = next_connected(run, &at)) != NULL;) {
         owner = &session->owner;
         if (principal_is_same(owner, asker))
             break;
@@ -255,29 +265,19 @@ const struct principal *session_owner(const struct run *run, const struct princi
 
 uint32_t session_ask(const struct run *run, uint32_t asked, uint32_t grace_s)
 {
-    const struct service *service = run->service;
+    const struct session *session;
     uint32_t count = 0, until_s = grace_s != 0 ? (uint32_t)(clock_ms() / 1000) + grace_s : 0;
-    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
-        const struct session *session = &service->sessions->rows[i];
-        if (session->token == 0 || session->run != run || !session->control)
-            continue;
+    for (int64_t at = 0; (session = next_connected(run, &at)) != NULL; count++)
         arena_want(session->control, asked, until_s);
-        count++;
-    }
     return count;
 }
 
 uint32_t session_ask_save(const struct run *run)
 {
-    const struct service *service = run->service;
+    const struct session *session;
     uint32_t count = 0;
-    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
-        const struct session *session = &service->sessions->rows[i];
-        if (session->token == 0 || session->run != run || !session->control)
-            continue;
+    for (int64_t at = 0; (session = next_connected(run, &at)) != NULL; count++)
         arena_want_save(session->control);
-        count++;
-    }
     return count;
 }
 

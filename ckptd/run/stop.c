@@ -20,13 +20,6 @@
 
 #define STOP_GRACE_MAX 86400u /* seconds; a longer time is no limit in practice */
 
-static int none_is_here(const struct run *run)
-{
-    return report_error(
-        ERR_NOT_FOUND, "ask the ckptd of a node that trains it; after its restart, wait for a step",
-        "no rank of run %s is connected to this ckptd", run->name);
-}
-
 /* The run, if the caller may stop it. ERR_NOT_FOUND also if no rank is connected. */
 static int find_owned(struct run **out, struct service *service, struct rpc_call *call,
                       const char *name)
@@ -38,7 +31,10 @@ static int find_owned(struct run **out, struct service *service, struct rpc_call
         return report_error(ERR_DENIED, NULL, "the connection was closed");
     const struct principal *owner = session_owner(*out, &caller);
     if (owner == NULL)
-        return none_is_here(*out);
+        return report_error(
+            ERR_NOT_FOUND,
+            "ask the ckptd of a node that trains it; after its restart, wait for a step",
+            "no rank of run %s is connected to this ckptd", name);
     int error = rights_check_owner(&caller, who, owner, name);
     if (error != 0)
         log_info("audit", "Stop or AskSave refused to %s: %s", who, report_message());
@@ -57,8 +53,6 @@ void stop_call(struct service *service, struct rpc_call *call,
     if (error == 0)
         reply.ranks = session_ask(
             run, ARENA_ASKED_STOP | (request->without_save ? ARENA_ASKED_NO_SAVE : 0), grace_s);
-    if (error == 0 && reply.ranks == 0)
-        error = none_is_here(run);
     if (error != 0) {
         rpc_call_fail(call, error);
         return;
@@ -81,8 +75,6 @@ void ask_save_call(struct service *service, struct rpc_call *call,
     int error = find_owned(&run, service, call, request->run);
     if (error == 0)
         reply.ranks = session_ask_save(run);
-    if (error == 0 && reply.ranks == 0)
-        error = none_is_here(run);
     if (error != 0) {
         rpc_call_fail(call, error);
         return;
