@@ -266,6 +266,8 @@ TEST(test_config__what_this_version_lacks_is_refused)
                   "no later");
     check_refused("--replay 9", "debug.replay_step", "checkpoint.enable");
     check_refused("--checkpoint.enable --blame", "debug.replay_blame", "--replay STEP");
+    check_refused("--training.nonfinite warn", "training.nonfinite = 'warn'",
+                  "every later checkpoint: skip logs a warning and leaves it out");
     check_refused("--training.nonfinite roll_back", "nonfinite = roll_back needs",
                   "checkpoint.enable");
     check_refused("--training.outlying roll_back", "outlying = roll_back needs",

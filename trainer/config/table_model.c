@@ -250,9 +250,12 @@ const struct option table_of_model[] = {
     DOUBLE(
         exit_free_memory_gib, "training.exit_free_memory_gib", 0, 0, 1e7,
         "the same if a rank's machine or control group has at most X GiB left; 0: no limit (ours)"),
-    CHOICE(text.nonfinite, "training.nonfinite", "stop", "stop,skip,roll_back",
-           "if loss or gradient norm is not finite: exit with 78 without a save, skip the step's "
-           "update, or return to a checkpoint and skip the step's samples (ours)"),
+    CHOICE_BUT(text.nonfinite, "training.nonfinite", "stop", "stop,skip,roll_back", "off,warn",
+               "that update would put NaN into weights and moments, and into every later "
+               "checkpoint: skip logs a warning and leaves it out",
+               "if loss or gradient norm is not finite: exit with 78 without a save, log a warning "
+               "and skip the step's update, or return to a checkpoint and skip the step's samples; "
+               "with each NaN stays out of the weights (ours)"),
     CHOICE(text.outlying, "training.outlying", "off", "off,warn,skip,roll_back",
            "if loss or gradient norm is finite but far above those of earlier steps: log a "
            "warning, skip the step's update, or roll back as in training.nonfinite (ours)"),
