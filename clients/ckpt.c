@@ -6,6 +6,7 @@
 #include "clients/session.h"
 
 #include "proto/base/clock.h"
+#include "proto/base/json.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
 #include "proto/format/durability.h"
@@ -315,6 +316,29 @@ int ckpt_renew(struct ckpt *ckpt)
     pause = pause < LOST_PAUSE_NS_MIN ? LOST_PAUSE_NS_MIN : pause;
     ckpt->lost_ns = end + (pause > LOST_PAUSE_NS_MAX ? LOST_PAUSE_NS_MAX : pause);
     return error;
+}
+
+int ckpt_find_still(struct ckpt *ckpt, uint32_t *out_rank, double *out_seconds, uint32_t timeout_ms)
+{
+    ERR_TRY(session_handle_check(ckpt));
+    Holdfast__V1__HistoryRequest request = HOLDFAST__V1__HISTORY_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    json_t *event = NULL;
+    json_error_t reason;
+    request.run = ckpt->run;
+    ERR_TRY(session_ask(ckpt, &answer, &request.base, timeout_ms));
+    const char *last = ((const Holdfast__V1__HistoryReply *)answer)->lines;
+    for (const char *next = last; (next = strchr(next, '\n')) != NULL && *++next != '\0';)
+        last = next;
+    bool is_found = json_read(&event, last, strlen(last), &reason) == 0 &&
+                    json_is_number(json_object_get(event, "seconds"));
+    if (is_found) {
+        *out_rank = (uint32_t)json_integer_value(json_object_get(event, "rank"));
+        *out_seconds = json_number_value(json_object_get(event, "seconds"));
+    }
+    json_decref(event);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return is_found ? 0 : report_error(ERR_NOT_FOUND, NULL, "no process stands still");
 }
 
 int ckpt_move(struct ckpt *ckpt, uint32_t index, void *data)

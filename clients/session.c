@@ -38,8 +38,8 @@ const ProtobufCMethodDescriptor *session_method(char path[96], const ProtobufCMe
     return &service->methods[i];
 }
 
-int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const ProtobufCMessage *request,
-                 uint32_t timeout_ms)
+int session_ask(const struct ckpt *ckpt, ProtobufCMessage **out_reply,
+                const ProtobufCMessage *request, uint32_t timeout_ms)
 {
     char path[96];
     const ProtobufCMethodDescriptor *method = session_method(path, request);
@@ -47,7 +47,13 @@ int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const Protobuf
         return report_error(ERR_INVALID, "give the address of a ckptd, such as unix:/path",
                             "%s is a store, which is read-only: %s needs a ckptd", ckpt->server,
                             method->name);
-    int error = rpc_client_call(ckpt->rpc, path, request, method->output, out_reply, timeout_ms);
+    return rpc_client_call(ckpt->rpc, path, request, method->output, out_reply, timeout_ms);
+}
+
+int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const ProtobufCMessage *request,
+                 uint32_t timeout_ms)
+{
+    int error = session_ask(ckpt, out_reply, request, timeout_ms);
     if (error == 0) {
         ckpt->poll_ns = 0;
         ckpt->poll_pause_s = 0;

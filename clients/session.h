@@ -150,6 +150,9 @@ const ProtobufCMethodDescriptor *session_method(char path[96], const ProtobufCMe
  */
 int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const ProtobufCMessage *request,
                  uint32_t timeout_ms);
+/* The same, from any thread. */
+int session_ask(const struct ckpt *ckpt, ProtobufCMessage **out_reply,
+                const ProtobufCMessage *request, uint32_t timeout_ms);
 /* A call with an empty reply. */
 int session_send(struct ckpt *ckpt, const ProtobufCMessage *request, uint32_t timeout_ms);
 /* Sends Hello; drops session and mappings when another ckptd answers. */

@@ -39,6 +39,7 @@ struct journal {
     struct rpc_call *call; /* the call History, which only reads; NULL: writes `lines` */
     char *lines;
     char *text; /* of the journal */
+    char now[HISTORY_NOW_MAX];
     struct fault fault;
     struct job job;
 };
@@ -54,7 +55,7 @@ static void free_journal(struct journal *journal)
 
 static int read_text(struct journal *journal, uint64_t *out_number)
 {
-    journal->text = calloc(1, HISTORY_BYTES_MAX + PENDING_MAX + 1);
+    journal->text = calloc(1, HISTORY_BYTES_MAX + PENDING_MAX + HISTORY_NOW_MAX);
     if (!journal->text)
         return report_error(ERR_MEMORY, NULL, "no memory for a journal");
     return store_read_history(journal->text, HISTORY_BYTES_MAX + 1, out_number,
@@ -267,6 +268,8 @@ static void journal_read(struct event *event)
     /* During a write the lines may be both in the file and in memory: lists them once. */
     if (journal->text && history->bytes > 0 && !strstr(journal->text, history->lines))
         strcat(journal->text, history->lines);
+    if (journal->text)
+        strcat(journal->text, journal->now);
     reply.lines = journal->text;
     if (journal->fault.code == 0)
         rpc_call_reply(journal->call, &reply.base);
@@ -276,7 +279,7 @@ static void journal_read(struct event *event)
 }
 
 void history_call(struct service *service, struct rpc_call *call,
-                  const Holdfast__V1__HistoryRequest *request)
+                  const Holdfast__V1__HistoryRequest *request, const char *now)
 {
     struct run *run = NULL;
     struct journal *journal = NULL;
@@ -293,5 +296,6 @@ void history_call(struct service *service, struct rpc_call *call,
                                 .run = run,
                                 .call = call,
                                 .job = {.work = work_read, .done.run = journal_read}};
+    snprintf(journal->now, sizeof journal->now, "%s", now);
     loop_work(service->loop, &journal->job);
 }

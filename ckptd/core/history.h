@@ -31,8 +31,10 @@ void history_log(const char *run, const struct history_event *event);
 /* The run's directory is gone, and its journal with it: does not make it again for the lines that
  * are not written yet. */
 void history_drop(struct run *run);
+/* The call History. `now`: a line for its reply alone, or "". */
+#define HISTORY_NOW_MAX 256u
 void history_call(struct service *service, struct rpc_call *call,
-                  const Holdfast__V1__HistoryRequest *request);
+                  const Holdfast__V1__HistoryRequest *request, const char *now);
 /* At shutdown: writes the remaining lines now. */
 void history_hurry(struct service *service);
 

@@ -445,30 +445,22 @@ static int64_t still_ms(const struct session *session)
     return alive_ms == 0 ? -1 : age_ms > 0 ? age_ms : 0;
 }
 
-/* Describes the rank of the attempt with the oldest sign of life, if that of another rank is much
- * newer: that one did not stand still, it waited. "": there is none. The signs of ranks on another
- * node end with that node, too: whether the process stood still is not known. */
-static void describe_still(char out[STILL_TEXT_MAX], const struct session *lost)
+bool session_find_still(uint32_t *out_rank, double *out_seconds, const struct run *run)
 {
-    const struct service *service = lost->service;
-    const struct session *still = lost;
-    int64_t longest = still_ms(lost), shortest = longest;
+    const struct service *service = run->service;
+    int64_t longest = -1, shortest = -1;
     for (int64_t i = 0; i < service->config->limit_sessions; i++) {
         const struct session *session = &service->sessions->rows[i];
-        if (session->token == 0 || !session->is_rank || session->run != lost->run ||
-            session->attempt != lost->attempt)
+        if (session->token == 0 || !session->is_rank || session->run != run)
             continue;
         int64_t age = still_ms(session);
         if (age > longest)
-            still = session;
+            *out_rank = session->rank;
         longest = age > longest ? age : longest;
         shortest = age >= 0 && (age < shortest || shortest < 0) ? age : shortest;
     }
-    out[0] = '\0';
-    if (shortest >= 0 && longest - shortest >= STILL_MS)
-        snprintf(out, STILL_TEXT_MAX,
-                 "; the process of rank %u had shown no sign of life for %.1f s", still->rank,
-                 1e-3 * (double)longest);
+    *out_seconds = 1e-3 * (double)longest;
+    return longest - shortest >= STILL_MS;
 }
 
 static void note_lost(const struct session *session, const char *doing)
@@ -505,11 +497,17 @@ static void note_left(const struct session *session)
 void session_lost(struct session *session)
 {
     char doing[ARENA_TELL_MAX + STILL_TEXT_MAX], still[STILL_TEXT_MAX];
+    uint32_t rank;
+    double seconds;
     /* At shutdown ckptd itself ends the connections. */
     if (session->is_rank && session->control && !session->run->service->is_closing) {
         if (arena_notes_describe(doing, &session->control->notes)) {
-            describe_still(still, session);
-            strcat(doing, still);
+            if (session_find_still(&rank, &seconds, session->run)) {
+                snprintf(still, sizeof still,
+                         "; the process of rank %u had shown no sign of life for %.1f s", rank,
+                         seconds);
+                strcat(doing, still);
+            }
             note_lost(session, doing);
         } else if (arena_notes_has_left(&session->control->notes)) {
             note_left(session);

@@ -126,6 +126,9 @@ struct session_ranks {
     char doing[ARENA_TELL_MAX]; /* its note of the phase; "": none */
 };
 struct session_ranks session_ranks_of(const struct run *run);
+/* Finds the rank here whose process has not run for the longest time (arena_note_alive), if another
+ * rank has run for long since then: that one does not stand still, it waits. */
+bool session_find_still(uint32_t *out_rank, double *out_seconds, const struct run *run);
 bool session_is_there(const struct service *service, uint64_t token);
 /* Has the run a session of a rank or a reader? */
 bool session_any_of(const struct run *run);

@@ -3,10 +3,12 @@
  * Goal: ckptd describes such a rank by its notes, in its own clock, but none that its own end cuts
  * off; the reply has what Stop and AskSave asked of the rank. Any bytes may come as notes. Those of
  * a wrong size, or of a session that is none of a rank, change nothing; those of a session change
- * no other. The call is no sign of life. Method: the service of ckptd_bed.h, whose ranks map their
- * pages, so that the test sees what the call writes. */
+ * no other. The call is no sign of life. A rank that has not run, while another did, is named in
+ * the history. Method: the service of ckptd_bed.h, whose ranks map their pages, so that the test
+ * sees what the call writes. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/memory/session.h"
+#include "proto/base/clock.h"
 #include "proto/wire/arena_notes.h"
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/suite.h"
@@ -200,6 +202,41 @@ ATTEND_TEST(test_attend__the_call_is_no_sign_of_life)
     const struct session_ranks spoke = session_ranks_of(run);
     bed_go_on(bed);
     assert_in_range(spoke.silent_ms, 0, 1100);
+}
+
+/* The rank whose process stands still, for some 20 s; -1: none does. */
+static int still_rank(struct bed *bed)
+{
+    Holdfast__V1__HistoryRequest request = HOLDFAST__V1__HISTORY_REQUEST__INIT;
+    Holdfast__V1__HistoryReply *reply;
+    int rank = -1;
+    double seconds = 20;
+    request.run = (char *)(uintptr_t)RUN;
+    assert_int_equal(
+        call(bed, "History", &request.base, &holdfast__v1__history_reply__descriptor, &reply), 0);
+    const char *still = strstr(reply->lines, "\"event\":\"still\"");
+    if (still != NULL)
+        assert_int_equal(
+            sscanf(strstr(still, "\"rank\":"), "\"rank\":%d,\"seconds\":%lf}\n", &rank, &seconds),
+            2);
+    assert_in_range((uint64_t)seconds, 20, 29);
+    FREE_REPLY(reply);
+    return rank;
+}
+
+/* If none has run, the whole machine may have been stopped. */
+ATTEND_TEST(test_attend__a_rank_stands_still_if_another_has_run_since)
+{
+    uint32_t long_ago = (uint32_t)clock_ms() - 20000;
+    assert_int_equal(still_rank(bed), -1);
+    peers[1].control->notes.alive_ms = long_ago;
+    assert_int_equal(still_rank(bed), -1);
+    peers[0].control->notes.alive_ms = long_ago + 1000;
+    assert_int_equal(still_rank(bed), -1);
+    arena_note_alive(&peers[0].control->notes);
+    assert_int_equal(still_rank(bed), 1);
+    arena_note_alive(&peers[1].control->notes);
+    assert_int_equal(still_rank(bed), -1);
 }
 
 SUITE(NULL, NULL)

@@ -250,12 +250,14 @@ static void calls_are_invalid(struct ckpt *ckpt, struct ckpt_save *save)
     struct ckpt_place place = {.size = sizeof place};
     struct ckpt_span span;
     uint32_t count = 0;
+    double seconds;
     void *object;
     const int errors[] = {ckpt_attempt_open(ckpt, &number, NULL, NULL),
                           ckpt_attempt_take(ckpt, &number, NULL, NULL, 0),
                           ckpt_describe(ckpt, 1, NULL, 0),
                           ckpt_describe_arrays(ckpt, 1, NULL, 0),
                           ckpt_move(ckpt, 0, NULL),
+                          ckpt_find_still(ckpt, &count, &seconds, 1),
                           ckpt_load(ckpt, &options, &loaded),
                           ckpt_load_arrays(ckpt, &request, &loaded),
                           ckpt_metadata(ckpt, CKPT_NEWEST, 0, &metadata),
