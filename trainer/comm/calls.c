@@ -117,13 +117,14 @@ int comm_compare(const struct comm *comm, const struct comm_call *call, const st
     return 0;
 }
 
-/* " (the process of rank 1 stands still for 5.3 s)", or "": none of a known ring does. */
+/* " (the process of rank 1 stands still for 5.3 s)", or "": none does that is known. */
 static void tell_still(const struct comm *comm, char out[COMM_STILL_MAX])
 {
     struct flight_options options = flight_options_of(comm->flight);
     struct flight_still still;
     out[0] = '\0';
-    if (flight_find_still(&still, options.folder, options.prefix))
+    if (flight_find_still(&still, options.folder, options.prefix) ||
+        flight_ask_still(comm->flight, &still))
         snprintf(out, COMM_STILL_MAX, " (the process of rank %u has stood still for %.1f s)",
                  still.rank, still.seconds);
 }

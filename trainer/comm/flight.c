@@ -179,6 +179,15 @@ void flight_beat_all(void)
     pthread_mutex_unlock(&all_lock);
 }
 
+bool flight_ask_still(struct flight *flight, struct flight_still *out)
+{
+    pthread_mutex_lock(&flight->lock);
+    const struct flight_mirror *mirror = &flight->mirror;
+    bool is_found = mirror->begin != NULL && mirror->find_still(mirror->user, out);
+    pthread_mutex_unlock(&flight->lock);
+    return is_found;
+}
+
 /* ---- the step's program ---- */
 
 /* Of this thread. */

@@ -87,6 +87,12 @@ struct flight_mark flight_mark(struct flight *flight); /* of this thread */
 #define FLIGHT_TEXT_MAX 256u
 void flight_tell_mark(const struct flight_mark *mark, char out[FLIGHT_TEXT_MAX]);
 
+/* A rank whose process stands still. */
+struct flight_still {
+    uint32_t rank;
+    double seconds;
+};
+
 /* Called when a call begins and ends, and when a lane enters an operation, on that thread. One call
  * at a time, since the recorder's lock is held. NULL: no calls. */
 struct flight_mirror {
@@ -94,6 +100,7 @@ struct flight_mirror {
     void (*end)(void *user, uint64_t id);
     void (*enter)(void *user, const char *lane, const struct flight_place *place);
     void (*alive)(void *user); /* of flight_beat_all, on its thread */
+    bool (*find_still)(void *user, struct flight_still *out);
     void *user;
 };
 void flight_set_mirror(struct flight *flight, const struct flight_mirror *mirror);
@@ -135,11 +142,9 @@ void flight_beat_all(void);
 
 /* The rank of which the process stands still for the longest time, by the rings in a folder. False:
  * there is none, or no folder is set (""). */
-struct flight_still {
-    uint32_t rank;
-    double seconds;
-};
 bool flight_find_still(struct flight_still *out, const char *folder, const char *prefix);
+/* The same by the mirror, which also knows ranks of other hosts, and may take a second. */
+bool flight_ask_still(struct flight *flight, struct flight_still *out);
 
 /* Writes JSON: {"rank": .., "reason": "..", "boot": .., "alive_ms": .., "lanes": [place of each,
  * next operation], "entries": [oldest ..]}. */

@@ -3,10 +3,13 @@
  * If a rank is killed or hangs, its recorder is lost, unless comm.save_traces_folder keeps it in a
  * file. So the rank also writes its current call and operation to the page that it shares with
  * ckptd, or that libckpt sends to a ckptd on another node each second. ckptd names rank, call and
- * operation in its log, its history and its status. */
+ * operation in its log, its history and its status. A rank that has waited too long for others asks
+ * ckptd which of them stands still. */
 #include "trainer/comm/comm.h"
 #include "trainer/comm/flight.h"
 #include "trainer/save/private.h"
+
+#define STILL_ASK_MS 1000u /* of a rank that has waited too long, for ckptd's answer */
 
 static void note_call(void *user, const struct flight_record *record)
 {
@@ -47,9 +50,18 @@ static void note_alive(void *user)
     ckpt_note_alive(s->ckpt);
 }
 
+static bool find_still(void *user, struct flight_still *out)
+{
+    const struct snapshot *s = user;
+    bool is_found = ckpt_find_still(s->ckpt, &out->rank, &out->seconds, STILL_ASK_MS) == 0;
+    if (!is_found)
+        report_clear();
+    return is_found;
+}
+
 void snapshot_note(struct snapshot *s, bool is_on)
 {
-    struct flight_mirror mirror = {note_call, note_end, note_lane, note_alive, s};
+    struct flight_mirror mirror = {note_call, note_end, note_lane, note_alive, find_still, s};
     if (s->ckpt != NULL && is_on)
         ckpt_note_alive(s->ckpt); /* the rank may stand still before flight_beat_all comes */
     if (s->ckpt != NULL)
