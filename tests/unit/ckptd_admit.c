@@ -16,13 +16,19 @@
 #include <sys/stat.h>
 
 static struct peer peers[RANKS];
+static atomic_bool is_held, is_standing; /* the adoption of STEP_DIR, before its commit */
+
+static int let_go_and_close(void **state)
+{
+    is_held = false;
+    return close_with_made(state);
+}
+
+#define ADMIT_TEST(name) TEST_WITH(struct bed *bed, name, open_with_made, let_go_and_close)
 
 static size_t num_listed(struct bed *bed)
 {
-    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
-    Holdfast__V1__ListReply *reply;
-    assert_int_equal(
-        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    Holdfast__V1__ListReply *reply = bed_list(bed);
     size_t count = reply->n_checkpoints;
     for (size_t i = 0; i < count; i++)
         assert_string_equal(reply->checkpoints[i]->durability, "local");
@@ -114,6 +120,16 @@ static char *manifest_of_scalars(uint64_t *out_file_bytes, uint32_t shards)
     return text;
 }
 
+/* In the place of the checkpoint's own. */
+static void put_manifest(const struct bed *bed, const char *step, const char *text)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/" RUN "/%s/" MANIFEST_NAME, bed->config.store, step);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
 /* ---- accepted adoptions ---- */
 
 /* The run's next attempt saves, and all checkpoints survive a restart. */
@@ -128,13 +144,10 @@ static void train_on(struct bed *bed, uint64_t attempt, uint64_t step)
     assert_int_equal(bed_start(bed), 0);
 }
 
-TEST_BETWEEN(test_admit__what_fits_is_committed_and_trained_on, open_with_made, close_with_made)
+ADMIT_TEST(test_admit__what_fits_is_committed_and_trained_on)
 {
-    struct bed *bed = *state;
     uint64_t step = 0;
-    char store[200];
-    snprintf(store, sizeof store, "%s/store", bed->root);
-    put_shards(bed, store);
+    put_shards(bed, bed->config.store);
     assert_int_equal(num_listed(bed), 0);
     assert_int_equal(adopt(bed, manifest), 0);
     assert_int_equal(num_listed(bed), 1);
@@ -145,25 +158,22 @@ TEST_BETWEEN(test_admit__what_fits_is_committed_and_trained_on, open_with_made, 
     train_on(bed, 2, 2);
     assert_int_equal(num_listed(bed), 2);
     assert_int_equal(load_all(bed, 1, NULL), 0);
-    char *text = read_text(store, STEP_DIR "/" MANIFEST_NAME);
+    char *text = read_text(bed->config.store, STEP_DIR "/" MANIFEST_NAME);
     assert_string_equal(text, manifest);
     free(text);
 }
 
-TEST_BETWEEN(test_admit__a_run_that_was_begun_is_not_adopted, open_with_made, close_with_made)
+ADMIT_TEST(test_admit__a_run_that_was_begun_is_not_adopted)
 {
-    struct bed *bed = *state;
-    char store[200];
-    snprintf(store, sizeof store, "%s/store", bed->root);
     assert_int_equal(open_attempt(bed, RANKS), 0);
-    put_shards(bed, store);
+    put_shards(bed, bed->config.store);
     assert_int_equal(adopt_as(bed, manifest, true), ERR_EXISTS);
     assert_int_equal(adopt(bed, manifest), ERR_DENIED); /* it could be the trainer's own */
     bed_stop(
         bed); /* the attempt's file was removed with the run's folder; the shards have no owner */
     assert_int_equal(bed_start(bed), 0);
     assert_int_equal(num_listed(bed), 0);
-    put_shards(bed, store);
+    put_shards(bed, bed->config.store);
     assert_int_equal(adopt_as(bed, manifest, true), 0);
     char *other = other_digit("\"nonce\":\"");
     assert_int_equal(adopt(bed, other), ERR_EXISTS);
@@ -180,10 +190,8 @@ static void add_shards(const struct bed *bed, const char *step)
 }
 
 /* Attempt 1 is over when attempt 2 is open. */
-TEST_BETWEEN(test_admit__a_step_of_an_attempt_that_is_over_comes_beside_a_trainer, open_with_made,
-             close_with_made)
+ADMIT_TEST(test_admit__a_step_of_an_attempt_that_is_over_comes_beside_a_trainer)
 {
-    struct bed *bed = *state;
     uint64_t step = 0;
     assert_int_equal(open_attempt(bed, RANKS), 0);
     assert_int_equal(open_attempt(bed, RANKS), 0);
@@ -231,10 +239,8 @@ static char *make_later(struct bed *bed)
     return text;
 }
 
-TEST_BETWEEN(test_admit__a_later_attempt_is_the_newest_where_nobody_trains, open_with_made,
-             close_with_made)
+ADMIT_TEST(test_admit__a_later_attempt_is_the_newest_where_nobody_trains)
 {
-    struct bed *bed = *state;
     char *later = make_later(bed);
     uint64_t step = 0;
     add_shards(bed, "step-00000001-a0001");
@@ -256,16 +262,12 @@ TEST_BETWEEN(test_admit__a_later_attempt_is_the_newest_where_nobody_trains, open
 }
 
 /* It is no damage, and no older one replaces it: that would roll training back. */
-TEST_BETWEEN(test_admit__what_a_later_version_wrote_stops_a_load, open_with_made, close_with_made)
+ADMIT_TEST(test_admit__what_a_later_version_wrote_stops_a_load)
 {
-    struct bed *bed = *state;
-    char *text = forged("\"version\":2", "\"version\":9"), path[700];
+    char *text = forged("\"version\":2", "\"version\":9");
     bed_save_steps(bed, peers, RANKS, 1, 2);
     bed_stop(bed);
-    snprintf(path, sizeof path, "%s/" RUN "/step-00000002-a0001/" MANIFEST_NAME, bed->config.store);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
+    put_manifest(bed, "step-00000002-a0001", text);
     free(text);
     assert_int_equal(bed_start(bed), 0);
     Holdfast__V1__ListReply *list = bed_list(bed);
@@ -278,14 +280,12 @@ TEST_BETWEEN(test_admit__what_a_later_version_wrote_stops_a_load, open_with_made
         strstr(report_line(), "manifest version 9 is unknown: this Holdfast reads 1 to 3"));
     assert_int_equal(load_all(bed, 1, NULL), 0); /* named on purpose */
     assert_int_equal(gc(bed, false, NULL), 0);
-    shell("test -e '%s' && test ! -e '%s/" RUN "/quarantine/step-00000002-a0001'", path,
+    shell("cd '%s/" RUN "' && test -e step-00000002-a0001/manifest.json && "
+          "test ! -e quarantine/step-00000002-a0001",
           bed->config.store);
 }
 
 /* ---- attempts meanwhile ---- */
-
-/* The adoption of STEP_DIR stops before its commit until let_go(). */
-static atomic_bool is_held, is_standing;
 
 int __real_storage_publish(struct storage *storage, const char *key, const void *data,
                            size_t bytes);
@@ -331,16 +331,8 @@ static void end_adopting(struct adopting *adopting)
     assert_int_equal(adopting->error, 0);
 }
 
-static int let_go_and_close(void **state)
+ADMIT_TEST(test_admit__an_attempt_of_a_run_that_is_being_adopted_waits)
 {
-    is_held = false;
-    return close_with_made(state);
-}
-
-TEST_BETWEEN(test_admit__an_attempt_of_a_run_that_is_being_adopted_waits, open_with_made,
-             let_go_and_close)
-{
-    struct bed *bed = *state;
     struct adopting adopting;
     uint64_t step = 0;
     add_shards(bed, "step-00000001-a0001");
@@ -356,10 +348,8 @@ TEST_BETWEEN(test_admit__an_attempt_of_a_run_that_is_being_adopted_waits, open_w
 }
 
 /* A restarted ckptd does not know yet that a trainer continues the attempt which it adopts. */
-TEST_BETWEEN(test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted, open_with_made,
-             let_go_and_close)
+ADMIT_TEST(test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted)
 {
-    struct bed *bed = *state;
     struct adopting adopting;
     assert_int_equal(open_attempt(bed, RANKS), 0);
     bed_stop(bed);
@@ -378,9 +368,8 @@ TEST_BETWEEN(test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted, open
 }
 
 /* An adopted checkpoint's attempt counts as over, whether another one is opened or not. */
-TEST_BETWEEN(test_admit__an_attempt_is_opened_beside_an_adoption, open_with_made, let_go_and_close)
+ADMIT_TEST(test_admit__an_attempt_is_opened_beside_an_adoption)
 {
-    struct bed *bed = *state;
     struct adopting adopting;
     uint64_t step = 0;
     assert_int_equal(open_attempt(bed, RANKS), 0);
@@ -408,28 +397,20 @@ TEST_BETWEEN(test_admit__an_attempt_is_opened_beside_an_adoption, open_with_made
 static void exchange_manifest(const struct bed *bed, const char *step)
 {
     static const char key[] = "\"digest\":[\"";
-    char folder[200], path[300];
+    char folder[200];
     snprintf(folder, sizeof folder, "%s/store/" RUN "/%s", bed->root, step);
-    snprintf(path, sizeof path, "%s/" MANIFEST_NAME, folder);
     char *text = read_text(folder, MANIFEST_NAME), *at = strstr(text, key) + strlen(key);
     *at = *at == '0' ? '1' : '0';
     hash_again(text);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
-    assert_int_equal(fclose(file), 0);
+    put_manifest(bed, step, text);
     free(text);
 }
 
 /* The images in memory and the plans of loads depend on it: saved here, or loaded before. */
-TEST_BETWEEN(test_admit__a_manifest_exchanged_since_it_was_read_is_not_loaded, open_with_made,
-             close_with_made)
+ADMIT_TEST(test_admit__a_manifest_exchanged_since_it_was_read_is_not_loaded)
 {
-    struct bed *bed = *state;
-    char store[200];
     uint64_t step;
-    snprintf(store, sizeof store, "%s/store", bed->root);
-    put_shards(bed, store);
+    put_shards(bed, bed->config.store);
     assert_int_equal(adopt(bed, manifest), 0);
     assert_int_equal(load_all(bed, 1, &step), 0);
     assert_int_equal(load_all(bed, 1, &step), 0);
@@ -447,24 +428,16 @@ TEST_BETWEEN(test_admit__a_manifest_exchanged_since_it_was_read_is_not_loaded, o
 }
 
 /* ckptd read the data for planning loads at its start; with more shards it is out of date. */
-TEST_BETWEEN(test_admit__a_manifest_exchanged_since_the_start_is_not_loaded, open_with_made,
-             close_with_made)
+ADMIT_TEST(test_admit__a_manifest_exchanged_since_the_start_is_not_loaded)
 {
-    struct bed *bed = *state;
-    char path[300];
     uint64_t file_bytes, step;
-    snprintf(path, sizeof path, "%s/store", bed->root);
-    put_shards(bed, path);
+    put_shards(bed, bed->config.store);
     assert_int_equal(adopt(bed, manifest), 0);
     assert_int_equal(load_all(bed, -1, &step), 0);
     bed_stop(bed);
     assert_int_equal(bed_start(bed), 0);
     char *text = manifest_of_scalars(&file_bytes, 8);
-    snprintf(path, sizeof path, "%s/store/" STEP_DIR "/" MANIFEST_NAME, bed->root);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
-    assert_int_equal(fclose(file), 0);
+    put_manifest(bed, "step-00000001-a0001", text);
     free(text);
     assert_int_equal(load_all(bed, 1, &step), ERR_CORRUPT);
     assert_non_null(strstr(report_line(), "replaced"));
@@ -474,9 +447,8 @@ TEST_BETWEEN(test_admit__a_manifest_exchanged_since_the_start_is_not_loaded, ope
 
 static void assert_refused(struct bed *bed, const char *text, const char *what)
 {
-    char store[200], path[300];
-    snprintf(store, sizeof store, "%s/store", bed->root);
-    snprintf(path, sizeof path, "%s/" STEP_DIR "/" MANIFEST_NAME, store);
+    char path[700];
+    snprintf(path, sizeof path, "%s/" STEP_DIR "/" MANIFEST_NAME, bed->config.store);
     int error = adopt(bed, text);
     print_message("# %s: %s\n", what, report_line());
     assert_true(error == ERR_CORRUPT || error == ERR_INVALID || error == ERR_DENIED ||
@@ -485,12 +457,9 @@ static void assert_refused(struct bed *bed, const char *text, const char *what)
     assert_int_equal(num_listed(bed), 0);
 }
 
-TEST_BETWEEN(test_admit__a_manifest_that_lies_is_refused, open_with_made, close_with_made)
+ADMIT_TEST(test_admit__a_manifest_that_lies_is_refused)
 {
-    struct bed *bed = *state;
-    char store[200];
-    snprintf(store, sizeof store, "%s/store", bed->root);
-    put_shards(bed, store);
+    put_shards(bed, bed->config.store);
     char *same = forged("\"bed\"", "\"bed\"");
     assert_string_equal(same, manifest); /* hash_again() recomputes it */
     free(same);
@@ -525,10 +494,8 @@ TEST_BETWEEN(test_admit__a_manifest_that_lies_is_refused, open_with_made, close_
 }
 
 /* Its manifest fits itself and the file's size; the names alone need more than one page. */
-TEST_BETWEEN(test_admit__a_header_without_the_room_for_its_tensors_is_refused, open_with_made,
-             close_with_made)
+ADMIT_TEST(test_admit__a_header_without_the_room_for_its_tensors_is_refused)
 {
-    struct bed *bed = *state;
     uint64_t file_bytes = 0;
     char *text = manifest_of_scalars(&file_bytes, 1);
     shell("mkdir -p '%s/store/" STEP_DIR "' && truncate -s %llu '%s/store/" STEP_DIR
@@ -540,10 +507,8 @@ TEST_BETWEEN(test_admit__a_header_without_the_room_for_its_tensors_is_refused, o
 }
 
 /* Shell commands in the directory of the step; it is recreated after each. */
-TEST_BETWEEN(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused, open_with_made,
-             close_with_made)
+ADMIT_TEST(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused)
 {
-    struct bed *bed = *state;
     static const char shard[] = "shard-00002-of-00002.safetensors";
     static const char *const wrongs[] = {
         "rm %s",
@@ -564,46 +529,39 @@ TEST_BETWEEN(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused, open
         "cd .. && rm -r step-00000001-a0001 && touch step-00000001-a0001 && : %s",
         "echo '{}' >manifest.json && : %s",
     };
-    char store[200], command[400];
-    snprintf(store, sizeof store, "%s/store", bed->root);
+    char command[400];
     for (size_t i = 0; i < sizeof wrongs / sizeof wrongs[0]; i++) {
-        put_shards(bed, store);
+        put_shards(bed, bed->config.store);
         shell("rm -rf '%s/elsewhere'", bed->root);
         snprintf(command, sizeof command, wrongs[i], shard, shard);
-        shell("cd '%s/" STEP_DIR "' && { %s; }", store, command);
+        shell("cd '%s/" STEP_DIR "' && { %s; }", bed->config.store, command);
         assert_refused(bed, manifest, command);
     }
-    put_shards(bed, store);
+    put_shards(bed, bed->config.store);
     assert_int_equal(adopt(bed, manifest), 0);
 }
 
-TEST_BETWEEN(test_admit__files_of_another_user_are_refused, open_with_made, close_with_made)
+ADMIT_TEST(test_admit__files_of_another_user_are_refused)
 {
-    struct bed *bed = *state;
     static const char *const paths[] = {RUN, STEP_DIR,
                                         STEP_DIR "/shard-00001-of-00002.safetensors"};
-    char store[200];
     if (geteuid() != 0) {
         print_message("# not root: nobody else's files can be made\n");
         skip();
     }
-    snprintf(store, sizeof store, "%s/store", bed->root);
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
-        put_shards(bed, store);
-        shell("chown 12345 '%s/%s'", store, paths[i]);
+        put_shards(bed, bed->config.store);
+        shell("chown 12345 '%s/%s'", bed->config.store, paths[i]);
         assert_int_equal(adopt(bed, manifest), ERR_DENIED);
         assert_int_equal(num_listed(bed), 0);
     }
-    put_shards(bed, store);
+    put_shards(bed, bed->config.store);
     assert_int_equal(adopt(bed, manifest), 0);
 }
 
-TEST_BETWEEN(test_admit__what_was_refused_takes_no_run_from_others, open_with_made, close_with_made)
+ADMIT_TEST(test_admit__what_was_refused_takes_no_run_from_others)
 {
-    struct bed *bed = *state;
     static const char *const strange[] = {"\"run\":\"one\"", "\"run\":\"two\""};
-    char store[200];
-    snprintf(store, sizeof store, "%s/store", bed->root);
     bed_stop(bed);
     bed->config.limit_runs = 1;
     assert_int_equal(bed_start(bed), 0);
@@ -612,7 +570,7 @@ TEST_BETWEEN(test_admit__what_was_refused_takes_no_run_from_others, open_with_ma
         assert_int_equal(adopt(bed, text), ERR_NOT_FOUND); /* it has no directory */
         free(text);
     }
-    put_shards(bed, store);
+    put_shards(bed, bed->config.store);
     assert_int_equal(adopt(bed, manifest), 0);
     char *text = forged("\"run\":\"" RUN "\"", strange[0]);
     assert_int_equal(adopt(bed, text), ERR_BUSY); /* now there is one */
@@ -622,24 +580,22 @@ TEST_BETWEEN(test_admit__what_was_refused_takes_no_run_from_others, open_with_ma
 
 /* ---- released ---- */
 
-TEST_BETWEEN(test_admit__what_was_put_right_is_served_again, open_with_made, close_with_made)
+ADMIT_TEST(test_admit__what_was_put_right_is_served_again)
 {
-    struct bed *bed = *state;
     static const char shard[] = STEP_DIR "/shard-00001-of-00002.safetensors";
-    char store[200];
-    snprintf(store, sizeof store, "%s/store", bed->root);
-    put_shards(bed, store);
+    put_shards(bed, bed->config.store);
     assert_int_equal(adopt(bed, manifest), 0);
     assert_int_equal(release(bed, 1), 0); /* it was not in quarantine */
     assert_int_equal(release(bed, 7), ERR_NOT_FOUND);
     assert_int_equal(bed_pin(bed, 1, false), 0);
     bed_stop(bed);
-    shell("cd '%s' && cp %s copy && truncate -s -4096 %s", store, shard, shard);
+    shell("cd '%s' && cp %s copy && truncate -s -4096 %s", bed->config.store, shard, shard);
     assert_int_equal(bed_start(bed), 0);
     assert_true(load_all(bed, 1, NULL) != 0);
     assert_int_equal(release(bed, 1), ERR_CORRUPT); /* it is not whole */
     assert_true(load_all(bed, 1, NULL) != 0);
-    shell("cd '%s' && cp copy %s && test -e " RUN "/quarantine/step-00000001-a0001", store, shard);
+    shell("cd '%s' && cp copy %s && test -e " RUN "/quarantine/step-00000001-a0001",
+          bed->config.store, shard);
     assert_true(load_all(bed, 1, NULL) != 0); /* ckptd has not reported it yet */
     assert_int_equal(release(bed, 1), 0);
     assert_int_equal(load_all(bed, 1, NULL), 0);
@@ -663,10 +619,8 @@ static void expect_newer_read(struct bed *bed)
     FREE_REPLY(reply);
 }
 
-TEST_BETWEEN(test_admit__what_comes_while_the_scrub_reads_newer_ones_was_not_read_back,
-             open_with_made, let_go_and_close)
+ADMIT_TEST(test_admit__what_comes_while_the_scrub_reads_newer_ones_was_not_read_back)
 {
-    struct bed *bed = *state;
     struct adopting adopting;
     for (int attempt = 1; attempt <= 2; attempt++)
         assert_int_equal(open_attempt(bed, RANKS), 0);
@@ -690,14 +644,13 @@ TEST_BETWEEN(test_admit__what_comes_while_the_scrub_reads_newer_ones_was_not_rea
     bed_stop(bed);
     bed->config.scrub_rate = 1ll << 30;
     bed->config.scrub_period = bed->config.scrub_start_ms = 0;
-    assert_int_equal(bed_start(bed),
-                     0); /* the first pass reads it, the next one knows the result */
+    /* The first pass reads it, the next one knows the result. */
+    assert_int_equal(bed_start(bed), 0);
     bool is_read = false;
-    for (int ms = 0; ms < BED_PATIENCE_MS && !is_read; ms += 50) {
+    for (int ms = 0; ms < BED_PATIENCE_MS && !is_read; ms += 50, sleep_ms(50)) {
         Holdfast__V1__ListReply *reply = bed_list(bed);
         is_read = reply->checkpoints[1]->read_back;
         FREE_REPLY(reply);
-        sleep_ms(50);
     }
     assert_true(is_read);
 }
