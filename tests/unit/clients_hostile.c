@@ -153,21 +153,17 @@ static void on_load_shard(void *user, struct rpc_call *call, const ProtobufCMess
     rpc_call_reply(call, &reply.base);
 }
 
-static void on_release(void *user, struct rpc_call *call, const ProtobufCMessage *message)
-{
-    Holdfast__V1__ReleaseShardReply reply = HOLDFAST__V1__RELEASE_SHARD_REPLY__INIT;
-    (void)user;
-    (void)message;
-    rpc_call_reply(call, &reply.base);
-}
-
-static void on_close(void *user, struct rpc_call *call, const ProtobufCMessage *message)
-{
-    Holdfast__V1__CloseLoadReply reply = HOLDFAST__V1__CLOSE_LOAD_REPLY__INIT;
-    (void)user;
-    (void)message;
-    rpc_call_reply(call, &reply.base);
-}
+/* An answer without fields. */
+#define EMPTY(name, reply_type, init)                                                    \
+    static void name(void *user, struct rpc_call *call, const ProtobufCMessage *message) \
+    {                                                                                    \
+        reply_type reply = init;                                                         \
+        (void)user;                                                                      \
+        (void)message;                                                                   \
+        rpc_call_reply(call, &reply.base);                                               \
+    }
+EMPTY(on_release, Holdfast__V1__ReleaseShardReply, HOLDFAST__V1__RELEASE_SHARD_REPLY__INIT)
+EMPTY(on_close, Holdfast__V1__CloseLoadReply, HOLDFAST__V1__CLOSE_LOAD_REPLY__INIT)
 
 #define ROW(name, type, handler)                                   \
     {                                                              \
@@ -261,25 +257,23 @@ static void *map_memfd(int *out_fd, size_t bytes)
 static void be_honest(struct fake *fake)
 {
     static uint64_t zero[2] = {0, 0}, shape[2] = {ROWS, COLUMNS};
-    fake->say.protocol = RPC_PROTOCOL;
-    fake->say.image_bytes = fake->say.shard_bytes = 2 * PAGE;
-    fake->say.part_start = 0;
-    fake->say.part_bytes = 2 * PAGE;
-    fake->say.segment_bytes = PAGE;
-    fake->say.num_segments = 2;
-    fake->say.segment_numbers[0] = 0;
-    fake->say.segment_numbers[1] = 1;
-    fake->say.place = (Holdfast__V1__ImageItem)HOLDFAST__V1__IMAGE_ITEM__INIT;
+    Holdfast__V1__LoadItem item = HOLDFAST__V1__LOAD_ITEM__INIT;
+    item.shard_byte = PLACE;
+    item.n_saved_offset = item.n_saved_extent = item.n_offset = item.n_extent = 2;
+    item.saved_offset = item.offset = zero;
+    item.saved_extent = item.extent = shape;
+    fake->say = (struct answers){.protocol = RPC_PROTOCOL,
+                                 .num_segments = 2,
+                                 .place = HOLDFAST__V1__IMAGE_ITEM__INIT,
+                                 .image_bytes = 2 * PAGE,
+                                 .segment_bytes = PAGE,
+                                 .segment_numbers = {0, 1},
+                                 .items = {item, item},
+                                 .num_items = 1,
+                                 .shard_bytes = 2 * PAGE,
+                                 .part_bytes = 2 * PAGE};
     fake->say.place.image_byte = PLACE;
     fake->say.place.bytes = ROWS * COLUMNS * 4;
-    fake->say.items[0] = (Holdfast__V1__LoadItem)HOLDFAST__V1__LOAD_ITEM__INIT;
-    fake->say.items[0].shard_byte = PLACE;
-    fake->say.items[0].n_saved_offset = fake->say.items[0].n_saved_extent = 2;
-    fake->say.items[0].n_offset = fake->say.items[0].n_extent = 2;
-    fake->say.items[0].saved_offset = fake->say.items[0].offset = zero;
-    fake->say.items[0].saved_extent = fake->say.items[0].extent = shape;
-    fake->say.items[1] = fake->say.items[0];
-    fake->say.num_items = 1;
 }
 
 static int fake_open(void **state)
@@ -337,6 +331,8 @@ static int fake_close(void **state)
     return 0;
 }
 
+#define HOSTILE_TEST(name) TEST_WITH(struct fake *fake, name, fake_open, fake_close)
+
 /* ---- the client ---- */
 
 static struct ckpt_tensor whole(float *data)
@@ -349,20 +345,22 @@ static struct ckpt_tensor whole(float *data)
                                 .data = data};
 }
 
-static int try_describe(struct fake *fake, struct ckpt **out, float *data)
+static int try_open(struct fake *fake, struct ckpt **out)
 {
-    struct ckpt_tensor tensor = whole(data);
     pthread_mutex_lock(&fake->mutex);
     fake->live = fake->say;
     pthread_mutex_unlock(&fake->mutex);
-    int error = ckpt_open(
+    *out = NULL;
+    return ckpt_open(
         out, &(struct ckpt_options){
                  .server = fake->target, .run = "run", .world_size = 1, .connect_ms = 2000});
-    if (error != 0) {
-        *out = NULL;
-        return error;
-    }
-    return ckpt_describe(*out, 1, &tensor, 1);
+}
+
+static int try_describe(struct fake *fake, struct ckpt **out, float *data)
+{
+    struct ckpt_tensor tensor = whole(data);
+    int error = try_open(fake, out);
+    return error != 0 ? error : ckpt_describe(*out, 1, &tensor, 1);
 }
 
 static int try_save(struct fake *fake)
@@ -402,15 +400,16 @@ static int try_load(struct fake *fake)
     return error;
 }
 
-static void put_image(struct fake *fake, uint64_t byte, const void *data, uint64_t bytes)
-{
-    for (uint64_t i = 0; i < bytes; i++)
-        fake->segments[(byte + i) / PAGE % 2][(byte + i) % PAGE] = ((const unsigned char *)data)[i];
-}
+/* One lie among honest answers: the client calls it damage. */
+#define REFUSED(attempt, lie)                          \
+    do {                                               \
+        be_honest(fake);                               \
+        lie;                                           \
+        assert_int_equal(attempt(fake), CKPT_CORRUPT); \
+    } while (0)
 
-TEST_BETWEEN(test_hostile__an_honest_fake_serves_a_save_and_a_load, fake_open, fake_close)
+HOSTILE_TEST(test_hostile__an_honest_fake_serves_a_save_and_a_load)
 {
-    struct fake *fake = *state;
     struct arena_entry entry;
     bool any;
     assert_int_equal(try_save(fake), 0);
@@ -425,31 +424,22 @@ TEST_BETWEEN(test_hostile__an_honest_fake_serves_a_save_and_a_load, fake_open, f
     float first[3];
     memcpy(first, fake->segments[0] + PLACE, sizeof first);
     assert_true(first[0] == 1 && first[1] == 2 && first[2] == 3);
-    for (int i = 0; i < ROWS * COLUMNS; i++) {
+    for (int i = 0; i < ROWS * COLUMNS; i++) { /* no page cuts an element */
         float value = (float)i;
-        put_image(fake, PLACE + 4 * (uint64_t)i, &value, 4);
+        memcpy(fake->segments[(PLACE + 4 * i) / PAGE] + (PLACE + 4 * i) % PAGE, &value, 4);
     }
     assert_int_equal(try_load(fake), 0);
 }
 
 /* A reader has described nothing: its first shard may take ckptd longer than a connection may be
  * without a name. */
-TEST_BETWEEN(test_hostile__a_reader_says_who_it_is_before_it_asks_for_a_shard, fake_open,
-             fake_close)
+HOSTILE_TEST(test_hostile__a_reader_says_who_it_is_before_it_asks_for_a_shard)
 {
-    struct fake *fake = *state;
     float data[ROWS * COLUMNS];
     struct ckpt_tensor tensor = whole(data);
     struct ckpt *ckpt;
     struct ckpt_loaded *loaded;
-    pthread_mutex_lock(&fake->mutex);
-    fake->live = fake->say;
-    pthread_mutex_unlock(&fake->mutex);
-    assert_int_equal(ckpt_open(&ckpt, &(struct ckpt_options){.server = fake->target,
-                                                             .run = "run",
-                                                             .world_size = 1,
-                                                             .connect_ms = 2000}),
-                     0);
+    assert_int_equal(try_open(fake, &ckpt), 0);
     const struct ckpt_load_options options = {
         .step = CKPT_NEWEST, .tensors = &tensor, .num_tensors = 1};
     assert_int_equal(ckpt_load(ckpt, &options, &loaded), 0);
@@ -459,9 +449,8 @@ TEST_BETWEEN(test_hostile__a_reader_says_who_it_is_before_it_asks_for_a_shard, f
     ckpt_close(ckpt);
 }
 
-TEST_BETWEEN(test_hostile__places_outside_image_or_tensor_are_refused, fake_open, fake_close)
+HOSTILE_TEST(test_hostile__places_outside_image_or_tensor_are_refused)
 {
-    struct fake *fake = *state;
     const uint64_t bytes = ROWS * COLUMNS * 4;
     const struct {
         uint32_t slice;
@@ -483,66 +472,42 @@ TEST_BETWEEN(test_hostile__places_outside_image_or_tensor_are_refused, fake_open
     }
 }
 
-TEST_BETWEEN(test_hostile__replicas_of_no_slice_are_refused, fake_open, fake_close)
+HOSTILE_TEST(test_hostile__replicas_of_no_slice_are_refused)
 {
-    struct fake *fake = *state;
-    fake->say.num_replicated = 1;
-    fake->say.replicated[0] = 1;
-    assert_int_equal(try_save(fake), CKPT_CORRUPT);
-    fake->say.num_replicated = 2;
-    fake->say.replicated[0] = 0; /* twice */
-    assert_int_equal(try_save(fake), CKPT_CORRUPT);
+    REFUSED(try_save, (fake->say.num_replicated = 1, fake->say.replicated[0] = 1));
+    REFUSED(try_save, (fake->say.num_replicated = 2, fake->say.replicated[0] = 0)); /* twice */
 }
 
-TEST_BETWEEN(test_hostile__impossible_segments_are_refused, fake_open, fake_close)
+HOSTILE_TEST(test_hostile__impossible_segments_are_refused)
 {
-    struct fake *fake = *state;
-    fake->say.num_segments = 1; /* too few for the image */
-    assert_int_equal(try_save(fake), CKPT_CORRUPT);
+    struct answers *say = &fake->say;
+    REFUSED(try_save, say->num_segments = 1);            /* too few for the image */
     assert_int_equal(atomic_load(&fake->num_aborts), 1); /* no rank waits for this one */
+    REFUSED(try_save, say->segment_numbers[1] = UINT32_MAX);
+    REFUSED(try_save, say->segment_bytes = 0);
+    REFUSED(try_save, say->segment_bytes = UINT64_MAX);
+    REFUSED(try_save, (say->image_bytes = UINT64_MAX, say->num_segments = 0));
+    REFUSED(try_save, say->segment_bytes = 2 * PAGE); /* beyond the memfd: a touch would fault */
+    REFUSED(try_load, say->segment_bytes = 2 * PAGE);
+    REFUSED(try_save, say->num_fds_off = 1);
     be_honest(fake);
-    fake->say.segment_numbers[1] = UINT32_MAX;
-    assert_int_equal(try_save(fake), CKPT_CORRUPT);
-    be_honest(fake);
-    fake->say.segment_bytes = 0;
-    assert_int_equal(try_save(fake), CKPT_CORRUPT);
-    fake->say.segment_bytes = UINT64_MAX;
-    assert_int_equal(try_save(fake), CKPT_CORRUPT);
-    be_honest(fake);
-    fake->say.image_bytes = UINT64_MAX; /* no number of segments */
-    fake->say.num_segments = 0;
-    assert_int_equal(try_save(fake), CKPT_CORRUPT);
-    be_honest(fake);
-    fake->say.segment_bytes = 2 * PAGE; /* longer than the memfd: a touch would fault */
-    assert_int_equal(try_save(fake), CKPT_CORRUPT);
-    assert_int_equal(try_load(fake), CKPT_CORRUPT);
-    be_honest(fake);
-    fake->say.num_fds_off = 1;
-    assert_int_equal(try_save(fake), CKPT_CORRUPT);
-    fake->say.num_fds_off = 0;
-    fake->say.arena_error = ERR_DENIED;
+    say->arena_error = ERR_DENIED;
     assert_int_equal(try_save(fake), ERR_DENIED);
 }
 
-TEST_BETWEEN(test_hostile__parts_of_a_shard_that_cut_an_element_are_refused, fake_open, fake_close)
+HOSTILE_TEST(test_hostile__parts_of_a_shard_that_cut_an_element_are_refused)
 {
-    struct fake *fake = *state;
-    const uint64_t starts[] = {PLACE + 1, PLACE + 3, PLACE + 5};
-    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
-        fake->say.part_start = starts[i];
-        fake->say.part_bytes = PAGE;
-        assert_int_equal(try_load(fake), CKPT_CORRUPT);
-    }
-    fake->say.part_start = 2 * PAGE + 1;
-    assert_int_equal(try_load(fake), CKPT_CORRUPT);
-    fake->say.part_start = PAGE;
-    fake->say.part_bytes = UINT64_MAX;
-    assert_int_equal(try_load(fake), CKPT_CORRUPT);
+    const uint64_t parts[][2] = {{PLACE + 1, PAGE},
+                                 {PLACE + 3, PAGE},
+                                 {PLACE + 5, PAGE},
+                                 {2 * PAGE + 1, PAGE},
+                                 {PAGE, UINT64_MAX}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        REFUSED(try_load, (fake->say.part_start = parts[i][0], fake->say.part_bytes = parts[i][1]));
 }
 
-TEST_BETWEEN(test_hostile__other_versions_are_named_as_such, fake_open, fake_close)
+HOSTILE_TEST(test_hostile__other_versions_are_named_as_such)
 {
-    struct fake *fake = *state;
     fake->say.protocol = RPC_PROTOCOL + 1;
     assert_int_equal(try_save(fake), ERR_VERSION);
     be_honest(fake);
@@ -550,60 +515,38 @@ TEST_BETWEEN(test_hostile__other_versions_are_named_as_such, fake_open, fake_clo
     assert_int_equal(try_save(fake), ERR_VERSION);
 }
 
-TEST_BETWEEN(test_hostile__boxes_outside_the_wanted_the_saved_or_the_shard_are_refused, fake_open,
-             fake_close)
+HOSTILE_TEST(test_hostile__boxes_outside_the_wanted_the_saved_or_the_shard_are_refused)
 {
-    struct fake *fake = *state;
     Holdfast__V1__LoadItem *item = &fake->say.items[0];
     uint64_t outside[2] = {ROWS, 0}, huge[2] = {UINT64_MAX, UINT64_MAX}, none[2] = {0, COLUMNS};
     uint64_t *const lies[] = {outside, huge, none};
     for (int i = 0; i < 3; i++) {
         uint64_t **fields[] = {&item->saved_offset, &item->saved_extent, &item->offset,
                                &item->extent};
-        for (int field = i == 2 ? 1 : 0; field < 4; field += i == 2 ? 2 : 1) {
-            be_honest(fake);
-            *fields[field] = lies[i];
-            assert_int_equal(try_load(fake), CKPT_CORRUPT);
-        }
+        for (int field = i == 2 ? 1 : 0; field < 4; field += i == 2 ? 2 : 1)
+            REFUSED(try_load, *fields[field] = lies[i]);
     }
-    be_honest(fake);
-    item->n_extent = 1;
-    assert_int_equal(try_load(fake), CKPT_CORRUPT);
-    be_honest(fake);
-    item->slice = 1;
-    assert_int_equal(try_load(fake), CKPT_CORRUPT);
-    be_honest(fake);
-    item->shard_byte = 2 * PAGE - 4;
-    assert_int_equal(try_load(fake), CKPT_CORRUPT);
+    REFUSED(try_load, item->n_extent = 1);
+    REFUSED(try_load, item->slice = 1);
+    REFUSED(try_load, item->shard_byte = 2 * PAGE - 4);
     assert_non_null(strstr(ckpt_error(), "invalid offset"));
-    item->shard_byte = UINT64_MAX;
-    assert_int_equal(try_load(fake), CKPT_CORRUPT);
-    be_honest(fake);
-    fake->say.shard_bytes = fake->say.part_bytes = 1ull << 40; /* more than was lent */
-    assert_int_equal(try_load(fake), CKPT_CORRUPT);
-    fake->say.shard_bytes = 0;
-    assert_int_equal(try_load(fake), CKPT_CORRUPT);
+    REFUSED(try_load, item->shard_byte = UINT64_MAX);
+    /* More than was lent. */
+    REFUSED(try_load, fake->say.shard_bytes = fake->say.part_bytes = 1ull << 40);
+    REFUSED(try_load, (fake->say.shard_bytes = 0, fake->say.part_bytes = 1ull << 40));
 }
 
-TEST_BETWEEN(test_hostile__a_load_that_leaves_elements_out_or_repeats_them_is_refused, fake_open,
-             fake_close)
+HOSTILE_TEST(test_hostile__a_load_that_leaves_elements_out_or_repeats_them_is_refused)
 {
-    struct fake *fake = *state;
     uint64_t rows[2] = {ROWS - 1, COLUMNS};
-    fake->say.num_items = 0;
-    assert_int_equal(try_load(fake), CKPT_CORRUPT);
+    REFUSED(try_load, fake->say.num_items = 0);
     assert_non_null(strstr(ckpt_error(), "of 32 wanted elements"));
-    fake->say.num_items = 2; /* the same twice */
-    assert_int_equal(try_load(fake), CKPT_CORRUPT);
-    fake->say.num_items = 1;
-    fake->say.items[0].extent = rows;
-    assert_int_equal(try_load(fake), CKPT_CORRUPT);
+    REFUSED(try_load, fake->say.num_items = 2); /* the same twice */
+    REFUSED(try_load, fake->say.items[0].extent = rows);
 }
 
-TEST_BETWEEN(test_hostile__a_ckptd_that_hangs_up_on_a_full_ring_does_not_hold_the_rank, fake_open,
-             fake_close)
+HOSTILE_TEST(test_hostile__a_ckptd_that_hangs_up_on_a_full_ring_does_not_hold_the_rank)
 {
-    struct fake *fake = *state;
     float data[ROWS * COLUMNS] = {0};
     struct ckpt *ckpt;
     struct ckpt_save *save;
@@ -620,26 +563,21 @@ TEST_BETWEEN(test_hostile__a_ckptd_that_hangs_up_on_a_full_ring_does_not_hold_th
     ckpt_close(ckpt);
 }
 
-TEST_BETWEEN(test_hostile__a_users_nonsense_is_named, fake_open, fake_close)
+HOSTILE_TEST(test_hostile__a_users_nonsense_is_named)
 {
-    struct fake *fake = *state;
     float data[ROWS * COLUMNS];
     struct ckpt *ckpt;
     assert_int_equal(try_describe(fake, &ckpt, data), 0);
     struct ckpt_tensor good = whole(data), bad = good;
-    bad.dims = CKPT_DIMS_MAX + 1;
-    assert_int_equal(ckpt_describe(ckpt, 1, &bad, 1), CKPT_INVALID);
-    bad = good, bad.dtype = "F31";
-    assert_int_equal(ckpt_describe(ckpt, 1, &bad, 1), CKPT_INVALID);
+#define INVALID(change) \
+    (bad = good, (change), assert_int_equal(ckpt_describe(ckpt, 1, &bad, 1), CKPT_INVALID))
+    INVALID(bad.dims = CKPT_DIMS_MAX + 1);
+    INVALID(bad.dtype = "F31");
     assert_non_null(strstr(ckpt_error(), "F31"));
-    bad = good, bad.offset[0] = 1;
-    assert_int_equal(ckpt_describe(ckpt, 1, &bad, 1), CKPT_INVALID);
-    bad = good, bad.data = NULL;
-    assert_int_equal(ckpt_describe(ckpt, 1, &bad, 1), CKPT_INVALID);
-    bad = good, bad.name = "";
-    assert_int_equal(ckpt_describe(ckpt, 1, &bad, 1), CKPT_INVALID);
-    bad = good, bad.shape[0] = bad.extent[0] = UINT64_MAX / 2;
-    assert_int_equal(ckpt_describe(ckpt, 1, &bad, 1), CKPT_INVALID);
+    INVALID(bad.offset[0] = 1);
+    INVALID(bad.data = NULL);
+    INVALID(bad.name = "");
+    INVALID(bad.shape[0] = bad.extent[0] = UINT64_MAX / 2);
     assert_int_equal(ckpt_describe(ckpt, 0, &good, 1), CKPT_INVALID);
     assert_int_equal(ckpt_describe(ckpt, 1, &good, 1), 0);
     ckpt_close(ckpt);
