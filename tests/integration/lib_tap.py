@@ -4,6 +4,7 @@ A script reports each result with test() and ends with end(), or passes its func
 """
 
 import importlib
+import inspect
 import os
 import shutil
 import sys
@@ -61,6 +62,14 @@ def end():
     """Did all pass?"""
     print(f"1..{number}", flush=True)
     return num_failed == 0
+
+
+def tests_of_script(*words):
+    """The script's functions of one argument, `world`, in their order; if words: with one of them
+    in their names."""
+    return [one for name, one in vars(sys.modules["__main__"]).items()
+            if inspect.isfunction(one) and [*inspect.signature(one).parameters] == ["world"]
+            and (not words or any(word in name for word in words))]
 
 
 def run(tests, bed):

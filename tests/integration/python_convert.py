@@ -22,7 +22,7 @@ import time
 
 import lib_train
 from lib_store import CLI, PATIENCE, World, is_sanitized, llama_shapes, take_libckpt
-from lib_tap import need, run
+from lib_tap import need, run, tests_of_script
 from lib_terminal import bar_is_wrong, on_a_terminal
 
 need("numpy")
@@ -585,17 +585,6 @@ def the_examples_in_the_docstrings_are_true(world):
 if __name__ == "__main__":
     bed = World()
     bed.start("--memory.pool_bytes", "48MiB", "--limits.takeover_ms", "200")
-    tests = [what_torch_recorded_comes_in_and_goes_out, of_megatron_the_files_go_along,
-             pieces_of_any_cut_are_put_together, damage_is_told_and_runs_nothing,
-             slips_have_the_codes_of_ckpt_cli, bars_are_those_of_ckpt_cli,
-             a_signal_ends_it_and_the_same_command_begins_anew, memory_does_not_follow_the_size,
-             directories_of_safetensors_of_any_names_go_both_ways,
-             what_a_trainer_of_hugging_face_saved_becomes_the_folder_of_its_model,
-             a_checkpoint_that_names_no_model_goes_to_hugging_face_with_a_config,
-             a_run_of_hugging_face_s_trainer_crosses_to_our_names_and_back,
-             a_run_of_our_trainer_goes_on_from_hugging_face_s_names,
-             the_examples_in_the_docstrings_are_true]
-    passed = run([test for test in tests if len(sys.argv) < 2
-                  or any(word in test.__name__ for word in sys.argv[1:])], bed)
+    passed = run(tests_of_script(*sys.argv[1:]), bed)
     bed.close()
     sys.exit(not passed)

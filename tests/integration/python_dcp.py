@@ -21,7 +21,7 @@ import time
 import zlib
 
 from lib_store import CLI, World, logged, take_libckpt
-from lib_tap import need, run
+from lib_tap import need, run, tests_of_script
 
 need("numpy")
 import numpy  # noqa: E402
@@ -633,21 +633,6 @@ def the_examples_in_the_docstrings_are_true(world):
 if __name__ == "__main__":
     bed = World()
     bed.start("--memory.pool_bytes", "256MiB", "--limits.takeover_ms", "200")
-    tests = [recorded_meshes_come_back_whole, recorded_loads_ask_for_their_slices,
-             objects_come_from_one_rank_each, replicas_that_differ_are_told_and_not_mixed,
-             whole_tensors_that_differ_are_told_where_they_are_alike,
-             later_saves_need_no_new_description, several_boxes_of_a_tensor_on_one_rank,
-             types_that_are_carried_come_back_in_any_cut,
-             files_of_ckpt_cli_have_whole_tensors_and_no_objects,
-             a_change_on_one_rank_is_described_by_all, ranks_that_save_different_steps_are_told,
-             an_attempt_that_cannot_be_taken_fails_on_every_rank,
-             what_can_never_be_saved_raises_on_every_rank, failed_saves_in_a_row_end_the_run,
-             a_copy_in_a_thread_waits_for_what_the_caller_has_under_way,
-             a_future_that_no_caller_asks_is_raised_later, a_lost_save_is_no_true_future,
-             a_rollback_of_ranks_takes_a_new_attempt,
-             the_newest_of_ckptd_and_files_is_told_by_attempt_then_time,
-             methods_take_what_every_recorded_torch_gives,
-             the_examples_in_the_docstrings_are_true]
-    passed = run(tests, bed)
+    passed = run(tests_of_script(*sys.argv[1:]), bed)
     bed.close()
     sys.exit(not passed)
