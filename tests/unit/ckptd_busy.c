@@ -366,8 +366,4 @@ BED_TEST_BETWEEN(test_busy__no_save_begins_while_a_last_one_lacks_memory_but_ran
     peer_close(&last);
 }
 
-int main(void)
-{
-#undef CASE
-    return suite_run(NULL, NULL);
-}
+SUITE(NULL, NULL)

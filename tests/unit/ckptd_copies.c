@@ -69,8 +69,9 @@ static int tear_down(void **state)
     return 0;
 }
 
-TEST_WITH(struct world *w, test_copies__parts_on_three_nodes_are_of_the_level_local, set_up,
-          tear_down)
+#define COPIES_TEST(name) TEST_WITH(struct world *w, name, set_up, tear_down)
+
+COPIES_TEST(test_copies__parts_on_three_nodes_are_of_the_level_local)
 {
     assert_int_equal(catalog_durability(&w->checkpoint), DURABLE_LOCAL);
     assert_string_equal(copies_names(&w->checkpoint), "local (part),n2 (part),n3 (part)");
@@ -95,7 +96,7 @@ TEST(test_copies__a_whole_copy_elsewhere_makes_it_replicated_while_all_parts_are
     free_world(w);
 }
 
-TEST_WITH(struct world *w, test_copies__one_that_refuses_is_passed_over, set_up, tear_down)
+COPIES_TEST(test_copies__one_that_refuses_is_passed_over)
 {
     assert_true(copies_goes(&w->checkpoint, N4)); /* which has none of the parts */
     w->service.tiers[N4].takes_nothing = true;
@@ -106,7 +107,7 @@ TEST_WITH(struct world *w, test_copies__one_that_refuses_is_passed_over, set_up,
     assert_false(copies_goes(&w->checkpoint, N4));
 }
 
-TEST_WITH(struct world *w, test_copies__what_is_chosen_counts_for_one_look, set_up, tear_down)
+COPIES_TEST(test_copies__what_is_chosen_counts_for_one_look)
 {
     assert_int_equal(copies_open(&w->service), 0);
     copies_begin_scan(&w->service);
@@ -123,8 +124,7 @@ TEST_WITH(struct world *w, test_copies__what_is_chosen_counts_for_one_look, set_
     copies_close(&w->service);
 }
 
-TEST_WITH(struct world *w, test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach,
-          set_up, tear_down)
+COPIES_TEST(test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach)
 {
     assert_int_equal(copies_out_of_reach(&w->checkpoint), NUM_TIERS);
     strcpy(w->service.tiers[N3].offline, "gone");
@@ -135,8 +135,7 @@ TEST_WITH(struct world *w, test_copies__shards_of_a_node_that_does_not_answer_ar
     assert_int_equal(catalog_shard_source(&w->checkpoint, 2), N2);
 }
 
-TEST_WITH(struct world *w, test_copies__a_whole_one_on_a_node_that_does_not_answer_is_out_of_reach,
-          set_up, tear_down)
+COPIES_TEST(test_copies__a_whole_one_on_a_node_that_does_not_answer_is_out_of_reach)
 {
     free(w->checkpoint.places);
     w->checkpoint.places = NULL;
@@ -153,8 +152,7 @@ TEST_WITH(struct world *w, test_copies__a_whole_one_on_a_node_that_does_not_answ
     assert_int_equal(copies_out_of_reach(&w->checkpoint), NUM_TIERS);
 }
 
-TEST_WITH(struct world *w, test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard,
-          set_up, tear_down)
+COPIES_TEST(test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard)
 {
     struct catalog catalog = {.runs = &w->run, .num_runs = 1};
     uint64_t left, bytes;
@@ -264,9 +262,10 @@ static uint64_t count_dues(const struct cluster *cluster)
     return all;
 }
 
-TEST_WITH(struct cluster *cluster,
-          test_copies__a_checkpoint_has_a_record_of_each_node_that_has_it_alone, set_up_cluster,
-          tear_down_cluster)
+#define CLUSTER_TEST(name) \
+    TEST_WITH(struct cluster *cluster, name, set_up_cluster, tear_down_cluster)
+
+CLUSTER_TEST(test_copies__a_checkpoint_has_a_record_of_each_node_that_has_it_alone)
 {
     struct checkpoint *newest = cluster->runs[0].checkpoints, *older = newest->next;
     enum tier_index first = TIER_PEER, last = (enum tier_index)(TIER_FAR - 1);
@@ -284,9 +283,7 @@ TEST_WITH(struct cluster *cluster,
     assert_true(copies_at(newest, last)->is_there);
 }
 
-TEST_WITH(struct cluster *cluster,
-          test_copies__of_many_nodes_the_first_are_named_and_the_others_counted, set_up_cluster,
-          tear_down_cluster)
+CLUSTER_TEST(test_copies__of_many_nodes_the_first_are_named_and_the_others_counted)
 {
     struct checkpoint *newest = cluster->runs[0].checkpoints;
     for (unsigned i = 0; i < 20; i++)
@@ -296,9 +293,7 @@ TEST_WITH(struct cluster *cluster,
     free(newest->tier_text);
 }
 
-TEST_WITH(struct cluster *cluster,
-          test_copies__of_many_nodes_those_that_are_chosen_have_something_in_their_queues,
-          set_up_cluster, tear_down_cluster)
+CLUSTER_TEST(test_copies__of_many_nodes_those_that_are_chosen_have_something_in_their_queues)
 {
     assert_int_equal(count_dues(cluster), RUNS); /* the newest of each, and one more copy of it */
     struct checkpoint *older = cluster->runs[1].checkpoints->next->next;
@@ -314,8 +309,7 @@ TEST_WITH(struct cluster *cluster,
     assert_int_equal(count_dues(cluster), RUNS + RUNS * had); /* made anew */
 }
 
-TEST_WITH(struct cluster *cluster, test_copies__what_is_waited_for_goes_first_to_a_peer,
-          set_up_cluster, tear_down_cluster)
+CLUSTER_TEST(test_copies__what_is_waited_for_goes_first_to_a_peer)
 {
     struct run *run = &cluster->runs[0];
     struct checkpoint *older = run->checkpoints->next;
@@ -338,9 +332,7 @@ static double cpu_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-TEST_WITH(struct cluster *cluster,
-          test_copies__queues_of_many_nodes_cost_no_pass_over_the_checkpoints_each, set_up_cluster,
-          tear_down_cluster)
+CLUSTER_TEST(test_copies__queues_of_many_nodes_cost_no_pass_over_the_checkpoints_each)
 {
     uint64_t left, bytes;
     double begin = cpu_seconds();

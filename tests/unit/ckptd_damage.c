@@ -322,7 +322,6 @@ TEST_BETWEEN(test_damage__nor_are_those_of_another_shard, open_with_two_shards, 
 
 int main(void)
 {
-#undef CASE
     tell_in_memory();
     log_setup("ckptd_damage", NULL);
     return suite_run(NULL, NULL);

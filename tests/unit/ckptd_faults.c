@@ -223,7 +223,6 @@ TEST_BETWEEN(test_faults__a_manifest_that_comes_back_has_all_its_shards, open_wi
 
 int main(void)
 {
-#undef CASE
     log_setup("ckptd_faults", NULL);
     tell_in_memory();
     return suite_run(NULL, NULL);

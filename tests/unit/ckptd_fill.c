@@ -176,8 +176,4 @@ BED_TEST_BETWEEN(test_fill__a_pool_that_cannot_be_filled_ends_it_with_the_reason
     bed_close_service(bed);
 }
 
-int main(void)
-{
-#undef CASE
-    return suite_run(NULL, NULL);
-}
+SUITE(NULL, NULL)

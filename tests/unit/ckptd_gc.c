@@ -41,9 +41,8 @@ static void save_one(struct bed *bed, uint64_t step)
     assert_true(save_step(peers, RANKS, step));
 }
 
-TEST_BETWEEN(test_gc__removes_rubbish_beside_a_save_in_work, bed_set_up, bed_tear_down)
+BED_TEST(test_gc__removes_rubbish_beside_a_save_in_work)
 {
-    struct bed *bed = *state;
     uint64_t planned = 0, removed = 0;
     save_one(bed, 1);
     for (uint32_t i = 0; i < RANKS; i++)
@@ -67,9 +66,8 @@ TEST_BETWEEN(test_gc__removes_rubbish_beside_a_save_in_work, bed_set_up, bed_tea
           bed->root);
 }
 
-TEST_BETWEEN(test_gc__what_a_tool_writes_stays_until_it_dies, bed_set_up, bed_tear_down)
+BED_TEST(test_gc__what_a_tool_writes_stays_until_it_dies)
 {
-    struct bed *bed = *state;
     struct storage *tool;
     struct storage_hold *lease;
     save_one(bed, 1);
@@ -92,9 +90,8 @@ TEST_BETWEEN(test_gc__what_a_tool_writes_stays_until_it_dies, bed_set_up, bed_te
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-TEST_BETWEEN(test_gc__what_is_not_ours_stays, bed_set_up, bed_tear_down)
+BED_TEST(test_gc__what_is_not_ours_stays)
 {
-    struct bed *bed = *state;
     save_one(bed, 1);
     peers_close(peers, RANKS);
     shell("cd '%s/store/" RUN "' && mkdir step-00000009-a0001 step-9 &&"
@@ -110,9 +107,8 @@ TEST_BETWEEN(test_gc__what_is_not_ours_stays, bed_set_up, bed_tear_down)
 }
 
 /* Its manifest was moved away, or is yet to come: it is named, and left unchanged. */
-TEST_BETWEEN(test_gc__whole_shards_without_a_manifest_are_set_aside, bed_set_up, bed_tear_down)
+BED_TEST(test_gc__whole_shards_without_a_manifest_are_set_aside)
 {
-    struct bed *bed = *state;
     Holdfast__V1__GcReply *reply;
     save_one(bed, 1);
     assert_true(save_step(peers, RANKS, 2));
@@ -144,9 +140,8 @@ static void expect_to_stay(struct bed *bed, bool is_dry, const char *name, const
     FREE_REPLY(reply);
 }
 
-TEST_BETWEEN(test_gc__what_cannot_be_looked_into_stays_and_the_rest_goes, bed_set_up, bed_tear_down)
+BED_TEST(test_gc__what_cannot_be_looked_into_stays_and_the_rest_goes)
 {
-    struct bed *bed = *state;
     save_one(bed, 1);
     peers_close(peers, RANKS);
     litter(bed); /* no search follows a link */
@@ -163,9 +158,8 @@ TEST_BETWEEN(test_gc__what_cannot_be_looked_into_stays_and_the_rest_goes, bed_se
 }
 
 /* A start could not read a run's list: it is unknown which of its files are rubbish. */
-TEST_BETWEEN(test_gc__a_run_that_could_not_be_read_is_left_alone, bed_set_up, bed_tear_down)
+BED_TEST(test_gc__a_run_that_could_not_be_read_is_left_alone)
 {
-    struct bed *bed = *state;
     char plain[sizeof bed->config.store];
     save_one(bed, 1);
     peers_close(peers, RANKS);
@@ -209,9 +203,8 @@ int __wrap_storage_remove(struct storage *storage, const char *key)
     return __real_storage_remove(storage, key);
 }
 
-TEST_BETWEEN(test_gc__what_cannot_be_removed_is_named_and_the_rest_goes, bed_set_up, bed_tear_down)
+BED_TEST(test_gc__what_cannot_be_removed_is_named_and_the_rest_goes)
 {
-    struct bed *bed = *state;
     save_one(bed, 1);
     peers_close(peers, RANKS);
     litter(bed);

@@ -88,7 +88,9 @@ static int failures_in_row(struct bed *bed)
     return (int)number_of_run(bed, "failures_in_row");
 }
 
-BED_TEST_BETWEEN(test_health__false_before_the_next_save_would_not_fit, set_up, tear_down)
+#define HEALTH_TEST(name) TEST_WITH(struct bed *bed, name, set_up, tear_down)
+
+HEALTH_TEST(test_health__false_before_the_next_save_would_not_fit)
 {
     assert_true(looks(bed, true, ""));
     set_usable(bed, 0);
@@ -102,8 +104,7 @@ BED_TEST_BETWEEN(test_health__false_before_the_next_save_would_not_fit, set_up, 
     assert_true(comes_to(bed, false, "the store holds 0 checkpoints already"));
 }
 
-BED_TEST_BETWEEN(test_health__false_where_a_first_attempt_and_a_save_would_not_fit, set_up,
-                 tear_down)
+HEALTH_TEST(test_health__false_where_a_first_attempt_and_a_save_would_not_fit)
 {
     peers_close(peers, RANKS);
     bed_stop(bed);
@@ -116,8 +117,7 @@ BED_TEST_BETWEEN(test_health__false_where_a_first_attempt_and_a_save_would_not_f
     assert_true(looks(bed, false, "remove checkpoints, or raise storage.usable_fraction"));
 }
 
-BED_TEST_BETWEEN(test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as_the_last, set_up,
-                 tear_down)
+HEALTH_TEST(test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as_the_last)
 {
     char words[80];
     assert_true(save_step(peers, RANKS, 1));
@@ -150,8 +150,7 @@ static void expect(struct bed *bed, uint64_t bytes, char out[512])
     FREE_REPLY(reply);
 }
 
-BED_TEST_BETWEEN(test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_memory, set_up,
-                 tear_down)
+HEALTH_TEST(test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_memory)
 {
     char why[512];
     peers_close(peers, RANKS);
@@ -169,7 +168,7 @@ BED_TEST_BETWEEN(test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_
     assert_true(strncmp(why, "disk: a checkpoint of ", 22) == 0 && !strstr(why, "memory: "));
 }
 
-BED_TEST_BETWEEN(test_health__false_from_a_failed_save_to_the_next_commit, set_up, tear_down)
+HEALTH_TEST(test_health__false_from_a_failed_save_to_the_next_commit)
 {
     assert_true(save_step(peers, RANKS, 1));
     set_usable(bed, 0);
@@ -185,8 +184,7 @@ BED_TEST_BETWEEN(test_health__false_from_a_failed_save_to_the_next_commit, set_u
     assert_int_equal(failures_in_row(bed), 0);
 }
 
-BED_TEST_BETWEEN(test_health__a_save_that_its_ranks_give_up_says_nothing_about_the_store, set_up,
-                 tear_down)
+HEALTH_TEST(test_health__a_save_that_its_ranks_give_up_says_nothing_about_the_store)
 {
     char reason[512];
     assert_int_equal(peer_begin(&peers[0], 1), 0);
@@ -201,8 +199,7 @@ static double interval(struct bed *bed)
     return number_of_run(bed, "commit_interval_seconds");
 }
 
-BED_TEST_BETWEEN(test_health__a_longer_pause_between_commits_counts_at_once_a_shorter_one_by_half,
-                 set_up, tear_down)
+HEALTH_TEST(test_health__a_longer_pause_between_commits_counts_at_once_a_shorter_one_by_half)
 {
     assert_true(save_step(peers, RANKS, 1));
     assert_true(interval(bed) == -1);
@@ -217,8 +214,7 @@ BED_TEST_BETWEEN(test_health__a_longer_pause_between_commits_counts_at_once_a_sh
     assert_true(next > longest / 2 - 0.01 && next <= longest / 2);
 }
 
-BED_TEST_BETWEEN(test_health__after_a_restart_the_stores_newest_checkpoints_tell_the_interval,
-                 set_up, tear_down)
+HEALTH_TEST(test_health__after_a_restart_the_stores_newest_checkpoints_tell_the_interval)
 {
     for (uint64_t step = 1; step <= 2; step++)
         assert_true(save_step(peers, RANKS, step));
@@ -237,8 +233,7 @@ BED_TEST_BETWEEN(test_health__after_a_restart_the_stores_newest_checkpoints_tell
     assert_true(interval(bed) == 90);
 }
 
-BED_TEST_BETWEEN(test_health__ranks_wait_since_the_newest_commit_or_since_they_came, set_up,
-                 tear_down)
+HEALTH_TEST(test_health__ranks_wait_since_the_newest_commit_or_since_they_came)
 {
     assert_true(number_of_run(bed, "commit_wait_seconds") >= 0); /* without a checkpoint */
     assert_true(save_step(peers, RANKS, 1));
@@ -286,7 +281,7 @@ static bool tells_of_clients(struct bed *bed, int count, const char *reason, int
     return is_it;
 }
 
-BED_TEST_BETWEEN(test_health__ranks_tell_of_a_failed_save_once, set_up, tear_down)
+HEALTH_TEST(test_health__ranks_tell_of_a_failed_save_once)
 {
     assert_int_equal(tell_failed(bed, 1, 0, "w has 9 dimensions"), 0);
     assert_int_equal(tell_failed(bed, 1, bed->attempt, "another rank's"), 0);

@@ -121,7 +121,6 @@ BED_TEST_BETWEEN(test_web__a_ckptd_that_ends_is_healthy_and_not_ready, set_up, b
 
 int main(void)
 {
-#undef CASE
     log_setup("ckptd_http_server", NULL);
     return suite_run(NULL, NULL);
 }

@@ -197,8 +197,4 @@ BED_TEST_BETWEEN(test_list__what_names_no_page_is_refused, set_up, bed_tear_down
     assert_int_equal(get_page(bed, "nobody", "", &page), ERR_NOT_FOUND);
 }
 
-int main(void)
-{
-#undef CASE
-    return suite_run(NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -145,7 +145,6 @@ BED_TEST_BETWEEN(test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_no
 
 int main(void)
 {
-#undef CASE
     log_setup("ckptd_metrics", NULL);
     return suite_run(NULL, NULL);
 }

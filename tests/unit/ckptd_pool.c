@@ -137,7 +137,9 @@ static void assert_zeros(const struct pool *pool)
             assert_int_equal(pool_base(pool, i)[b], 0);
 }
 
-TEST_WITH(struct pool *pool, test_pool__all_or_nothing_is_taken, set_up, tear_down)
+#define FULL_TEST(name) TEST_WITH(struct pool *pool, name, set_up, tear_down)
+
+FULL_TEST(test_pool__all_or_nothing_is_taken)
 {
     uint32_t first[COUNT], second[COUNT];
     assert_int_equal(pool_take(pool, first, 3, LOAD_OF(1)), 0);
@@ -152,7 +154,7 @@ TEST_WITH(struct pool *pool, test_pool__all_or_nothing_is_taken, set_up, tear_do
     assert_int_equal(pool_free_count(pool), COUNT);
 }
 
-TEST_WITH(struct pool *pool, test_pool__a_segment_is_backed_and_sealed, set_up, tear_down)
+FULL_TEST(test_pool__a_segment_is_backed_and_sealed)
 {
     struct stat info;
     int fd = pool_fd(pool, 0);
@@ -164,7 +166,7 @@ TEST_WITH(struct pool *pool, test_pool__a_segment_is_backed_and_sealed, set_up, 
     assert_int_not_equal(ftruncate(fd, 2 * SEGMENT), 0);
 }
 
-TEST_WITH(struct pool *pool, test_pool__a_reader_cannot_map_for_writing, set_up, tear_down)
+FULL_TEST(test_pool__a_reader_cannot_map_for_writing)
 {
     int fd = pool_fd_read_only(pool, 1);
     assert_true(mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
@@ -175,7 +177,7 @@ TEST_WITH(struct pool *pool, test_pool__a_reader_cannot_map_for_writing, set_up,
     munmap(map, SEGMENT);
 }
 
-TEST_WITH(struct pool *pool, test_pool__another_run_finds_zeros, set_up, tear_down)
+FULL_TEST(test_pool__another_run_finds_zeros)
 {
     uint32_t segments[COUNT];
     assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(1)), 0);
@@ -194,7 +196,7 @@ TEST_WITH(struct pool *pool, test_pool__another_run_finds_zeros, set_up, tear_do
     pool_give(pool, segments, COUNT);
 }
 
-TEST_WITH(struct pool *pool, test_pool__the_same_run_keeps_its_bytes, set_up, tear_down)
+FULL_TEST(test_pool__the_same_run_keeps_its_bytes)
 {
     uint32_t segments[COUNT];
     assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(5)), 0);
@@ -254,7 +256,7 @@ TEST(test_pool__another_attempt_or_a_load_is_out_of_reach_of_the_ranks_before)
     }
 }
 
-TEST_WITH(struct pool *pool, test_pool__what_needs_no_cleaning_is_taken_first, set_up, tear_down)
+FULL_TEST(test_pool__what_needs_no_cleaning_is_taken_first)
 {
     uint32_t first[2], second[2], again[2];
     for (uint32_t round = 0; round < 3; round++) {
@@ -273,8 +275,7 @@ TEST_WITH(struct pool *pool, test_pool__what_needs_no_cleaning_is_taken_first, s
     pool_give(pool, again, 2);
 }
 
-TEST_WITH(struct pool *pool, test_pool__what_ranks_left_is_renewed_before_somebody_asks, set_up,
-          tear_down)
+FULL_TEST(test_pool__what_ranks_left_is_renewed_before_somebody_asks)
 {
     uint32_t kept[1], given[3], all[3], rounds = 0;
     assert_int_equal(pool_take(pool, kept, 1, RANKS_OF(1, 1)), 0);
@@ -305,8 +306,9 @@ static uint64_t bytes_taken(const struct pool *pool, uint32_t segment)
     return (uint64_t)info.st_blocks * 512;
 }
 
-TEST_WITH(struct pool *pool, test_pool__opening_takes_no_memory_and_renewing_takes_all, set_up_bare,
-          tear_down)
+#define POOL_TEST(name) TEST_WITH(struct pool *pool, name, set_up_bare, tear_down)
+
+POOL_TEST(test_pool__opening_takes_no_memory_and_renewing_takes_all)
 {
     const uint32_t all[COUNT] = {0, 1, 2, 3};
     uint32_t rounds = 0;
@@ -325,9 +327,7 @@ TEST_WITH(struct pool *pool, test_pool__opening_takes_no_memory_and_renewing_tak
     assert_zeros(pool);
 }
 
-TEST_WITH(struct pool *pool,
-          test_pool__what_is_ready_is_taken_first_and_the_rest_from_the_other_end, set_up_bare,
-          tear_down)
+POOL_TEST(test_pool__what_is_ready_is_taken_first_and_the_rest_from_the_other_end)
 {
     uint32_t ready[1], bare[2], last;
     assert_int_equal(pool_ready_for(pool, LOAD_OF(1)), 0);
@@ -351,8 +351,7 @@ TEST_WITH(struct pool *pool,
 }
 
 /* Owners that came and went before there was memory have left no data in it. */
-TEST_WITH(struct pool *pool, test_pool__a_bare_segment_is_filled_once_whoever_had_it, set_up_bare,
-          tear_down)
+POOL_TEST(test_pool__a_bare_segment_is_filled_once_whoever_had_it)
 {
     uint32_t segments[COUNT], generations[COUNT];
     for (uint64_t attempt = 1; attempt <= 2; attempt++) {
@@ -372,8 +371,7 @@ TEST_WITH(struct pool *pool, test_pool__a_bare_segment_is_filled_once_whoever_ha
 }
 
 /* Renewing may fail and be abandoned; filling continues in any case. */
-TEST_WITH(struct pool *pool, test_pool__it_is_filled_before_anything_is_renewed, set_up_bare,
-          tear_down)
+POOL_TEST(test_pool__it_is_filled_before_anything_is_renewed)
 {
     uint32_t left, generation;
     assert_true(renews(pool));
@@ -391,8 +389,7 @@ TEST_WITH(struct pool *pool, test_pool__it_is_filled_before_anything_is_renewed,
     assert_false(renews(pool));
 }
 
-TEST_WITH(struct pool *pool, test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again,
-          set_up_bare, tear_down)
+POOL_TEST(test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again)
 {
     uint32_t segments[2];
     bool more = true;
@@ -412,8 +409,7 @@ TEST_WITH(struct pool *pool, test_pool__memory_that_is_refused_is_told_and_may_b
     assert_int_equal(pool_ready_count(pool), COUNT);
 }
 
-TEST_WITH(struct pool *pool, test_pool__memory_that_others_took_meanwhile_is_not_taken, set_up_bare,
-          tear_down)
+POOL_TEST(test_pool__memory_that_others_took_meanwhile_is_not_taken)
 {
     bool more;
     assert_true(renews(pool));
@@ -490,8 +486,7 @@ static int open_again_as(uid_t uid, int fd)
     return open(path, O_RDWR) >= 0;
 }
 
-TEST_WITH(struct pool *pool, test_pool__another_user_cannot_open_for_writing_what_he_may_read,
-          set_up, tear_down)
+FULL_TEST(test_pool__another_user_cannot_open_for_writing_what_he_may_read)
 {
     int status;
     if (geteuid() != 0) {
@@ -558,8 +553,7 @@ TEST(test_pool__what_it_calls_huge_pages_are_huge_pages)
 #define NEAR(run_tag, number, node) \
     ((struct pool_owner){.run = (run_tag), .attempt = (number), .memory_node = 1 + (node)})
 
-TEST_WITH(struct pool *pool, test_pool__a_bare_segment_is_placed_on_the_node_that_is_wanted,
-          set_up_bare, tear_down)
+POOL_TEST(test_pool__a_bare_segment_is_placed_on_the_node_that_is_wanted)
 {
     uint32_t segments[2], generations[2];
     has_two_nodes = true;
@@ -577,8 +571,7 @@ TEST_WITH(struct pool *pool, test_pool__a_bare_segment_is_placed_on_the_node_tha
     has_two_nodes = false;
 }
 
-TEST_WITH(struct pool *pool, test_pool__a_segment_that_lies_elsewhere_is_made_anew_once,
-          set_up_bare, tear_down)
+POOL_TEST(test_pool__a_segment_that_lies_elsewhere_is_made_anew_once)
 {
     uint32_t segment, generation;
     has_two_nodes = true;
@@ -603,8 +596,7 @@ TEST_WITH(struct pool *pool, test_pool__a_segment_that_lies_elsewhere_is_made_an
 }
 
 /* It is requested once. */
-TEST_WITH(struct pool *pool, test_pool__where_the_kernel_refuses_segments_stay_where_they_are,
-          set_up_bare, tear_down)
+POOL_TEST(test_pool__where_the_kernel_refuses_segments_stay_where_they_are)
 {
     uint32_t segment, before, after;
     refuses_policies = true;
@@ -620,8 +612,7 @@ TEST_WITH(struct pool *pool, test_pool__where_the_kernel_refuses_segments_stay_w
 }
 
 /* By the kernel that runs this. */
-TEST_WITH(struct pool *pool, test_pool__the_kernel_has_the_node_of_a_segment, set_up_bare,
-          tear_down)
+POOL_TEST(test_pool__the_kernel_has_the_node_of_a_segment)
 {
     uint32_t segment;
     int policy = 0, node = -1;
@@ -647,8 +638,4 @@ TEST(test_pool__more_memory_than_there_is_is_refused_in_words)
     assert_non_null(strstr(report_hint(), "memory.pool_bytes"));
 }
 
-int main(void)
-{
-#undef CASE
-    return suite_run(NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -17,10 +17,8 @@ static void *finish_late(void *peer)
     return NULL;
 }
 
-TEST_BETWEEN(test_drain__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_drain__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones)
 {
-    struct bed *bed = *state;
     pthread_t thread;
     bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
@@ -49,10 +47,8 @@ static void restart_with_last_saves(struct bed *bed, int64_t ms, uint32_t world_
     bed_open_world(bed, peers, world_size);
 }
 
-TEST_BETWEEN(test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_it, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_it)
 {
-    struct bed *bed = *state;
     restart_with_last_saves(bed, 15000, RANKS);
     int64_t start = clock_ms();
     service_drain(bed->service);
@@ -68,10 +64,8 @@ TEST_BETWEEN(test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-TEST_BETWEEN(test_drain__ranks_join_a_save_that_another_began_before_the_drain, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_drain__ranks_join_a_save_that_another_began_before_the_drain)
 {
-    struct bed *bed = *state;
     restart_with_last_saves(bed, 0, RANKS);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     service_drain(bed->service);
@@ -88,10 +82,8 @@ TEST_BETWEEN(test_drain__ranks_join_a_save_that_another_began_before_the_drain, 
 }
 
 /* One rank, which has saved and is gone, is idle, or never ends its save. */
-TEST_BETWEEN(test_drain__a_drain_waits_for_idle_ranks_and_saves_only_so_long, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_drain__a_drain_waits_for_idle_ranks_and_saves_only_so_long)
 {
-    struct bed *bed = *state;
     static const struct {
         bool is_gone, is_saving;
         int64_t last_save_ms, drain_ms, least_ms;

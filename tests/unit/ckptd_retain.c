@@ -82,9 +82,10 @@ static int open_at_once(void **state)
     return bed_start(bed);
 }
 
-TEST_BETWEEN(test_retain__rules_remove_and_holds_keep, open_at_once, bed_tear_down)
+#define RETAIN_TEST(name) TEST_WITH(struct bed *bed, name, open_at_once, bed_tear_down)
+
+RETAIN_TEST(test_retain__rules_remove_and_holds_keep)
 {
-    struct bed *bed = *state;
     struct loading loading;
     Holdfast__V1__PruneReply *reply;
     bed_save_steps(bed, peers, RANKS, 1, STEPS);
@@ -133,10 +134,8 @@ TEST_BETWEEN(test_retain__rules_remove_and_holds_keep, open_at_once, bed_tear_do
 
 /* The two newest directories are removed without ckptd: they do not justify removing others. Nor
  * does one with a truncated shard. */
-TEST_BETWEEN(test_retain__what_vanished_keeps_nothing_and_leaves_the_list, open_at_once,
-             bed_tear_down)
+RETAIN_TEST(test_retain__what_vanished_keeps_nothing_and_leaves_the_list)
 {
-    struct bed *bed = *state;
     Holdfast__V1__PruneReply *reply;
     char command[512];
     bed_save_steps(bed, peers, RANKS, 1, STEPS);
@@ -165,9 +164,8 @@ TEST_BETWEEN(test_retain__what_vanished_keeps_nothing_and_leaves_the_list, open_
 
 /* A manifest is removed without ckptd: the checkpoint is listed as a start would, and as the tools
  * that read the directory do. */
-TEST_BETWEEN(test_retain__shards_whose_manifest_vanished_are_set_aside, open_at_once, bed_tear_down)
+RETAIN_TEST(test_retain__shards_whose_manifest_vanished_are_set_aside)
 {
-    struct bed *bed = *state;
     Holdfast__V1__PruneReply *reply;
     char command[512];
     bed_save_steps(bed, peers, RANKS, 1, STEPS);
@@ -193,9 +191,8 @@ TEST_BETWEEN(test_retain__shards_whose_manifest_vanished_are_set_aside, open_at_
 
 /* The newer ones were never read back: if all of them are damaged, only these remain. The next
  * ckptd knows that too. */
-TEST_BETWEEN(test_retain__the_last_two_that_the_scrub_has_read_stay, open_at_once, bed_tear_down)
+RETAIN_TEST(test_retain__the_last_two_that_the_scrub_has_read_stay)
 {
-    struct bed *bed = *state;
     Holdfast__V1__PruneReply *reply;
     bed_save_steps(bed, peers, RANKS, 1, 4);
     bed_stop(bed);
@@ -253,9 +250,8 @@ static void expect_plan(struct bed *bed, const uint32_t want[3])
 }
 
 /* Whether this ckptd has a scrub, which would read it again, or not. */
-TEST_BETWEEN(test_retain__what_verify_found_is_known_to_every_plan, open_at_once, bed_tear_down)
+RETAIN_TEST(test_retain__what_verify_found_is_known_to_every_plan)
 {
-    struct bed *bed = *state;
     bed_stop(bed);
     bed->config.scrub_rate = 0;
     assert_int_equal(bed_start(bed), 0);
@@ -281,10 +277,8 @@ TEST_BETWEEN(test_retain__what_verify_found_is_known_to_every_plan, open_at_once
 
 /* A tool that may not write has reported damage to ckptd: until the scrub has read it, retention
  * does not count on it. */
-TEST_BETWEEN(test_retain__what_was_reported_damaged_counts_nowhere_until_it_is_read, open_at_once,
-             bed_tear_down)
+RETAIN_TEST(test_retain__what_was_reported_damaged_counts_nowhere_until_it_is_read)
 {
-    struct bed *bed = *state;
     Holdfast__V1__ScrubRequest request = HOLDFAST__V1__SCRUB_REQUEST__INIT;
     Holdfast__V1__ScrubReply *reply;
     bed_stop(bed);
@@ -310,10 +304,8 @@ TEST_BETWEEN(test_retain__what_was_reported_damaged_counts_nowhere_until_it_is_r
 }
 
 /* A tombstone that a refused removal could not take back keeps readers out until the next prune. */
-TEST_BETWEEN(test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prune, open_at_once,
-             bed_tear_down)
+RETAIN_TEST(test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prune)
 {
-    struct bed *bed = *state;
     Holdfast__V1__PruneReply *reply;
     struct storage *tool;
     struct storage_hold *lease;
@@ -338,9 +330,8 @@ TEST_BETWEEN(test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prun
     assert_true(listed(bed) == (1u << 1 | 1u << 2 | 1u << 3));
 }
 
-TEST_BETWEEN(test_retain__refusals_remove_nothing, open_at_once, bed_tear_down)
+RETAIN_TEST(test_retain__refusals_remove_nothing)
 {
-    struct bed *bed = *state;
     Holdfast__V1__PruneReply *reply;
     bed_save_steps(bed, peers, RANKS, 1, STEPS);
     Holdfast__V1__PruneRequest request = keep_last(0);
@@ -361,9 +352,8 @@ TEST_BETWEEN(test_retain__refusals_remove_nothing, open_at_once, bed_tear_down)
     assert_listed_loads(bed);
 }
 
-TEST_BETWEEN(test_retain__the_configured_rules_hold_after_every_commit, open_at_once, bed_tear_down)
+RETAIN_TEST(test_retain__the_configured_rules_hold_after_every_commit)
 {
-    struct bed *bed = *state;
     bed_stop(bed);
     bed->config.policies.all.local.last = 3;
     bed->config.policies.all.local.every = 4;
@@ -396,14 +386,14 @@ static void check_best(struct bed *bed, const char *order, uint64_t want)
     assert_listed_loads(bed);
 }
 
-TEST_BETWEEN(test_retain__the_configured_number_of_best_ones_stays, open_at_once, bed_tear_down)
+RETAIN_TEST(test_retain__the_configured_number_of_best_ones_stays)
 {
-    check_best(*state, "lowest", 1u << 4 | 1u << 2); /* losses 1 and 2 */
+    check_best(bed, "lowest", 1u << 4 | 1u << 2); /* losses 1 and 2 */
 }
 
-TEST_BETWEEN(test_retain__the_best_ones_can_be_the_highest, open_at_once, bed_tear_down)
+RETAIN_TEST(test_retain__the_best_ones_can_be_the_highest)
 {
-    check_best(*state, "highest", 1u << 10 | 1u << 3); /* losses 10 and 9 */
+    check_best(bed, "highest", 1u << 10 | 1u << 3); /* losses 10 and 9 */
 }
 
 /* Three checkpoints have room, of which the rules would keep two, were the first not pinned. */
@@ -435,28 +425,22 @@ static void test_without_room(struct bed *bed, int refusal)
 }
 
 /* Retention only after a commit would never run: on a full disk there is no commit. */
-TEST_BETWEEN(test_retain__a_save_that_does_not_fit_makes_the_rules_make_room, open_at_once,
-             bed_tear_down)
+RETAIN_TEST(test_retain__a_save_that_does_not_fit_makes_the_rules_make_room)
 {
-    struct bed *bed = *state;
     bed_stop(bed);
     snprintf(bed->config.store, sizeof bed->config.store, "memory:%u", 20 * MIB);
     test_without_room(bed, ERR_SPACE);
 }
 
-TEST_BETWEEN(test_retain__a_list_that_is_full_makes_the_rules_make_room, open_at_once,
-             bed_tear_down)
+RETAIN_TEST(test_retain__a_list_that_is_full_makes_the_rules_make_room)
 {
-    struct bed *bed = *state;
     bed_stop(bed);
     bed->config.limit_checkpoints = 3;
     test_without_room(bed, ERR_BUSY);
 }
 
-TEST_BETWEEN(test_retain__the_configured_rules_hold_at_once_after_a_start, open_at_once,
-             bed_tear_down)
+RETAIN_TEST(test_retain__the_configured_rules_hold_at_once_after_a_start)
 {
-    struct bed *bed = *state;
     bed_save_steps(bed, peers, RANKS, 1, 4);
     bed_stop(bed);
     bed->config.policies.all.local.last = 2;
@@ -485,10 +469,8 @@ static void stop_under_a_load(struct bed *bed)
     close(loading.peer.socket);
 }
 
-TEST_BETWEEN(test_retain__after_a_restart_only_what_was_being_loaded_waits_for_its_reader,
-             open_at_once, bed_tear_down)
+RETAIN_TEST(test_retain__after_a_restart_only_what_was_being_loaded_waits_for_its_reader)
 {
-    struct bed *bed = *state;
     struct loading again;
     stop_under_a_load(bed);
     bed->config.limit_reopen_ms = BED_PATIENCE_MS;
@@ -510,10 +492,8 @@ static int count_lease(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-TEST_BETWEEN(test_retain__a_load_is_a_lease_that_other_processes_see_until_ckptd_ends, open_at_once,
-             bed_tear_down)
+RETAIN_TEST(test_retain__a_load_is_a_lease_that_other_processes_see_until_ckptd_ends)
 {
-    struct bed *bed = *state;
     struct storage *tool;
     struct loading loading;
     int leases = 0;

@@ -152,10 +152,10 @@ static void expect_damage(struct bed *bed, uint64_t step, const char *want)
         fail_msg("step %llu: \"%s\" instead of \"%s\"", (unsigned long long)step, text, want);
 }
 
-TEST_BETWEEN(test_scrub__damage_that_nobody_loads_is_found_and_stays_known, open_with_steps,
-             bed_tear_down)
+#define SCRUB_TEST(name) TEST_WITH(struct bed *bed, name, open_with_steps, bed_tear_down)
+
+SCRUB_TEST(test_scrub__damage_that_nobody_loads_is_found_and_stays_known)
 {
-    struct bed *bed = *state;
     bed_flip_byte(bed, 1, 1, "shard-00002-of-00002.safetensors", MIB + 77);
     bed_flip_byte(bed, 2, 1, "manifest.json", 4200); /* after the summary that a start reads */
     bed_flip_byte(bed, 3, 1, "shard-00001-of-00002.safetensors", TABLE_START + 5);
@@ -176,10 +176,8 @@ TEST_BETWEEN(test_scrub__damage_that_nobody_loads_is_found_and_stays_known, open
     }
 }
 
-TEST_BETWEEN(test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time, open_with_steps,
-             bed_tear_down)
+SCRUB_TEST(test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time)
 {
-    struct bed *bed = *state;
     bed->config.scrub_rate = 16 * MIB;
     assert_int_equal(bed_start(bed), 0);
     wait_until(bed, "checkpoints_read", 2);
@@ -206,10 +204,8 @@ TEST_BETWEEN(test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time,
     wait_until(bed, "passes", 1);
 }
 
-TEST_BETWEEN(test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only, open_with_steps,
-             bed_tear_down)
+SCRUB_TEST(test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only)
 {
-    struct bed *bed = *state;
     start(bed);
     await_rest();
     bed_stop(bed);
@@ -220,9 +216,8 @@ TEST_BETWEEN(test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only, open_wi
     assert_true(scrubbed(bed, "damaged") == 0);
 }
 
-TEST_BETWEEN(test_scrub__the_rate_is_kept, open_with_steps, bed_tear_down)
+SCRUB_TEST(test_scrub__the_rate_is_kept)
 {
-    struct bed *bed = *state;
     bed->config.scrub_rate = 16 * MIB; /* of 16 MiB and some */
     hurry = HURRY;
     asked_ms = 0;
@@ -234,10 +229,8 @@ TEST_BETWEEN(test_scrub__the_rate_is_kept, open_with_steps, bed_tear_down)
 
 /* Otherwise a run that saves faster than the scrub reads would never let it continue with
  * another. */
-TEST_BETWEEN(test_scrub__what_is_saved_during_a_pass_waits_for_the_next, open_with_steps,
-             bed_tear_down)
+SCRUB_TEST(test_scrub__what_is_saved_during_a_pass_waits_for_the_next)
 {
-    struct bed *bed = *state;
     bed->config.scrub_rate = 16 * MIB;
     assert_int_equal(bed_start(bed), 0);
     wait_until(bed, "checkpoints_read", 1);
@@ -252,10 +245,8 @@ TEST_BETWEEN(test_scrub__what_is_saved_during_a_pass_waits_for_the_next, open_wi
     assert_true(scrubbed(bed, "checkpoints_read") == STEPS + 2);
 }
 
-TEST_BETWEEN(test_scrub__it_stands_still_while_somebody_loads_or_saves, open_with_steps,
-             bed_tear_down)
+SCRUB_TEST(test_scrub__it_stands_still_while_somebody_loads_or_saves)
 {
-    struct bed *bed = *state;
     struct loading loading;
     hurry = HURRY;
     bed->config.scrub_start_ms = 3600000 * HURRY;
@@ -273,10 +264,8 @@ TEST_BETWEEN(test_scrub__it_stands_still_while_somebody_loads_or_saves, open_wit
     wait_until(bed, "passes", 1);
 }
 
-TEST_BETWEEN(test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds,
-             open_with_steps, bed_tear_down)
+SCRUB_TEST(test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds)
 {
-    struct bed *bed = *state;
     struct loading loading;
     hurry = HURRY;
     bed->config.scrub_start_ms = 3600000 * HURRY;
@@ -368,10 +357,8 @@ static void expect_read_by_a_new_pass(struct bed *bed)
     expect_read(bed, ALL_STEPS);
 }
 
-TEST_BETWEEN(test_scrub__what_was_not_read_back_since_its_commit_is_told, open_with_steps,
-             bed_tear_down)
+SCRUB_TEST(test_scrub__what_was_not_read_back_since_its_commit_is_told)
 {
-    struct bed *bed = *state;
     bed->config.scrub_start_ms = 3600000;
     assert_int_equal(bed_start(bed), 0);
     expect_read(bed, 0);
@@ -394,9 +381,8 @@ TEST_BETWEEN(test_scrub__what_was_not_read_back_since_its_commit_is_told, open_w
     expect_read(bed, ALL_STEPS | 1ull << (STEPS + 1));
 }
 
-TEST_BETWEEN(test_scrub__what_is_damaged_is_not_read_back, open_with_steps, bed_tear_down)
+SCRUB_TEST(test_scrub__what_is_damaged_is_not_read_back)
 {
-    struct bed *bed = *state;
     bed_flip_byte(bed, 2, 1, "shard-00002-of-00002.safetensors", MIB + 77);
     assert_int_equal(bed_start(bed), 0);
     wait_until(bed, "passes", 1);
@@ -426,10 +412,8 @@ static int remove_step(struct bed *bed, uint64_t step, bool is_forced)
 
 /* A failed read that proves no damage is not recorded, and removes nothing without --force; the
  * next start does not detect it again. */
-TEST_BETWEEN(test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_start, open_with_steps,
-             bed_tear_down)
+SCRUB_TEST(test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_start)
 {
-    struct bed *bed = *state;
     bed->config.scrub_start_ms = 3600000; /* when all is prepared */
     assert_int_equal(bed_start(bed), 0);
     shell("f=" SHARD_OF "; mv $f $f.away; ln -s $(basename $f).away $f", bed->root, 2);
@@ -453,9 +437,8 @@ TEST_BETWEEN(test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_sta
     expect_read_by_a_new_pass(bed);
 }
 
-TEST_BETWEEN(test_scrub__nor_for_a_start_in_the_middle_of_the_pass, open_with_steps, bed_tear_down)
+SCRUB_TEST(test_scrub__nor_for_a_start_in_the_middle_of_the_pass)
 {
-    struct bed *bed = *state;
     bed->config.scrub_start_ms = 3600000; /* when all is prepared */
     bed->config.scrub_rate = 16 * MIB;
     assert_int_equal(bed_start(bed), 0);
@@ -479,10 +462,8 @@ static void bring(const struct bed *bed, int step, const char *into)
           build ? build : "build", step, bed->root, into);
 }
 
-TEST_BETWEEN(test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back, open_with_steps,
-             bed_tear_down)
+SCRUB_TEST(test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back)
 {
-    struct bed *bed = *state;
     char store[200];
     snprintf(store, sizeof store, "%s/store", bed->root);
     assert_int_equal(bed_start(bed), 0);
@@ -505,10 +486,8 @@ TEST_BETWEEN(test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back, 
     expect_read_by_a_new_pass(bed);
 }
 
-TEST_BETWEEN(test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the_cursor,
-             open_with_steps, bed_tear_down)
+SCRUB_TEST(test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the_cursor)
 {
-    struct bed *bed = *state;
     bed->config.scrub_rate = 16 * MIB;
     bed->config.scrub_start_ms = 3600000;
     assert_int_equal(bed_start(bed), 0);
@@ -527,9 +506,8 @@ TEST_BETWEEN(test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the
 }
 
 /* By a load: also without a scrub, and for the next start. */
-TEST_BETWEEN(test_scrub__what_a_load_read_whole_is_read_back, open_with_steps, bed_tear_down)
+SCRUB_TEST(test_scrub__what_a_load_read_whole_is_read_back)
 {
-    struct bed *bed = *state;
     bed->config.scrub_rate = 0;
     for (int life = 0; life < 2; life++) {
         assert_int_equal(bed_start(bed), 0);
@@ -542,10 +520,8 @@ TEST_BETWEEN(test_scrub__what_a_load_read_whole_is_read_back, open_with_steps, b
 }
 
 /* The newest is damaged: the one before it is the first that retention may count on. */
-TEST_BETWEEN(test_scrub__where_none_is_known_whole_the_newest_is_read_first, open_with_steps,
-             bed_tear_down)
+SCRUB_TEST(test_scrub__where_none_is_known_whole_the_newest_is_read_first)
 {
-    struct bed *bed = *state;
     bed_flip_byte(bed, STEPS, 1, "shard-00001-of-00002.safetensors", MIB + 77);
     bed->config.scrub_rate = 4 * MIB;
     assert_int_equal(bed_start(bed), 0);
@@ -563,10 +539,8 @@ TEST_BETWEEN(test_scrub__where_none_is_known_whole_the_newest_is_read_first, ope
 }
 
 /* Each checkpoint is there for two saves, less than its reading takes. */
-TEST_BETWEEN(test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back,
-             open_with_steps, bed_tear_down)
+SCRUB_TEST(test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back)
 {
-    struct bed *bed = *state;
     uint64_t step = STEPS;
     bed->config.scrub_rate = 8 * MIB;
     bed->config.scrub_period = 0;

@@ -426,7 +426,6 @@ BED_TEST(test_service__a_second_daemon_on_the_store_is_refused)
 
 int main(void)
 {
-#undef CASE
     log_setup("ckptd_service", NULL);
     return suite_run(NULL, NULL);
 }

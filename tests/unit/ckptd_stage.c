@@ -415,8 +415,4 @@ TEST_BETWEEN(test_stage__verify_after_write_refuses_what_is_not_on_the_disk, set
     assert_int_equal(load_all(bed, 1, NULL), ERR_NOT_FOUND);
 }
 
-int main(void)
-{
-#undef CASE
-    return suite_run(NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -287,7 +287,6 @@ TEST_BETWEEN(test_gate__any_other_number_in_the_control_page_means_quiet, bed_se
 
 int main(void)
 {
-#undef CASE
     log_setup("ckptd_throttle_queue", NULL);
     return suite_run(NULL, NULL);
 }

@@ -31,8 +31,9 @@ static enum together_word has_9(struct together *together, uint32_t rank, int64_
     return together_has(together, rank, step_9, TOGETHER_WHOLE, ms);
 }
 
-TEST_WITH(struct together *together, test_together__ranks_go_on_when_the_last_has_it, open_two,
-          free_two)
+#define TOGETHER_TEST(name) TEST_WITH(struct together *together, name, open_two, free_two)
+
+TOGETHER_TEST(test_together__ranks_go_on_when_the_last_has_it)
 {
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);
     assert_int_equal(has_9(together, 0, 10 * TOGETHER_WAIT_MS), TOGETHER_WAIT); /* it loads */
@@ -43,8 +44,7 @@ TEST_WITH(struct together *together, test_together__ranks_go_on_when_the_last_ha
     assert_true(together_is_over(together));
 }
 
-TEST_WITH(struct together *together, test_together__damage_sends_all_to_the_step_before, open_two,
-          free_two)
+TOGETHER_TEST(test_together__damage_sends_all_to_the_step_before)
 {
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);
     together_fail(together, 1, step_9, TOGETHER_DAMAGED);
@@ -59,9 +59,7 @@ TEST_WITH(struct together *together, test_together__damage_sends_all_to_the_step
     assert_int_equal(together_has(together, 1, step_8, TOGETHER_WHOLE, 2), TOGETHER_AGREED);
 }
 
-TEST_WITH(struct together *together,
-          test_together__no_rank_goes_on_from_what_is_found_damaged_while_it_waits, open_two,
-          free_two)
+TOGETHER_TEST(test_together__no_rank_goes_on_from_what_is_found_damaged_while_it_waits)
 {
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);
     assert_int_equal(together_has(together, 1, step_9, TOGETHER_DAMAGED, 1), TOGETHER_AGAIN);
@@ -69,8 +67,7 @@ TEST_WITH(struct together *together,
 }
 
 /* Rank 1 comes after rank 0 has continued. */
-TEST_WITH(struct together *together,
-          test_together__a_rank_that_comes_late_gets_the_same_or_an_error, open_two, free_two)
+TOGETHER_TEST(test_together__a_rank_that_comes_late_gets_the_same_or_an_error)
 {
     together_choose(together, 0, step_9);
     assert_int_equal(has_9(together, 0, 5), TOGETHER_WAIT);
@@ -86,8 +83,7 @@ TEST_WITH(struct together *together,
 }
 
 /* Rank 0 loads alone, and a newer one is committed before all load. */
-TEST_WITH(struct together *together, test_together__what_one_rank_loaded_long_ago_binds_no_other,
-          open_two, free_two)
+TOGETHER_TEST(test_together__what_one_rank_loaded_long_ago_binds_no_other)
 {
     together_choose(together, 0, step_8);
     assert_int_equal(together_has(together, 0, step_8, TOGETHER_WHOLE, 0), TOGETHER_WAIT);
@@ -98,8 +94,7 @@ TEST_WITH(struct together *together, test_together__what_one_rank_loaded_long_ag
     assert_int_equal(together_has(together, 0, step_8, TOGETHER_WHOLE, 0), TOGETHER_AGAIN);
 }
 
-TEST_WITH(struct together *together, test_together__a_rank_that_failed_is_not_waited_for, open_two,
-          free_two)
+TOGETHER_TEST(test_together__a_rank_that_failed_is_not_waited_for)
 {
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);
     together_fail(together, 1, step_8, TOGETHER_WHOLE); /* an older load of it ends late */

@@ -396,8 +396,4 @@ BED_TEST_BETWEEN(test_window__no_single_failed_operation_loses_an_acknowledged_c
     assert_int_equal(failed_syncs, 2);
 }
 
-int main(void)
-{
-#undef CASE
-    return suite_run(NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -86,11 +86,11 @@ static int load_arrays(struct ckpt *ckpt, int64_t step, const struct ckpt_array 
     return error;
 }
 
-TEST_BETWEEN(test_arrays__five_dimensions_come_back_by_a_cut_of_the_innermost, bed_open, bed_close)
+BED_TEST(test_arrays__five_dimensions_come_back_by_a_cut_of_the_innermost)
 {
     struct ckpt_array arrays[ARRAYS], wish[2];
     float part[4 * 3 * 2 * 5 * 2], other[5];
-    struct ckpt *ckpt = open_described(*state, arrays);
+    struct ckpt *ckpt = open_described(bed, arrays);
     save_step_of(ckpt, 1);
     wish[0] = wish[1] = arrays[CONV];
     wish[0].offset[4] = 3, wish[0].extent[4] = 2, wish[0].data = part;
@@ -107,10 +107,10 @@ TEST_BETWEEN(test_arrays__five_dimensions_come_back_by_a_cut_of_the_innermost, b
     ckpt_close(ckpt);
 }
 
-TEST_BETWEEN(test_arrays__scalars_masks_and_eight_dimensions_come_back, bed_open, bed_close)
+BED_TEST(test_arrays__scalars_masks_and_eight_dimensions_come_back)
 {
     struct ckpt_array arrays[ARRAYS];
-    struct ckpt *ckpt = open_described(*state, arrays);
+    struct ckpt *ckpt = open_described(bed, arrays);
     save_step_of(ckpt, 1);
     fill(arrays, 77);
     assert_int_equal(load_arrays(ckpt, CKPT_NEWEST, arrays, ARRAYS), 0);
@@ -122,10 +122,10 @@ TEST_BETWEEN(test_arrays__scalars_masks_and_eight_dimensions_come_back, bed_open
     ckpt_close(ckpt);
 }
 
-TEST_BETWEEN(test_arrays__a_list_of_another_size_is_refused, bed_open, bed_close)
+BED_TEST(test_arrays__a_list_of_another_size_is_refused)
 {
     struct ckpt_array arrays[ARRAYS];
-    struct ckpt *ckpt = open_described(*state, arrays);
+    struct ckpt *ckpt = open_described(bed, arrays);
     arrays[0].size -= 8;
     assert_int_equal(ckpt_describe_arrays(ckpt, 2, arrays, ARRAYS), CKPT_INVALID);
     assert_non_null(strstr(ckpt_error(), "sizeof(struct ckpt_array)"));
@@ -137,11 +137,11 @@ TEST_BETWEEN(test_arrays__a_list_of_another_size_is_refused, bed_open, bed_close
 
 /* ---- lists ---- */
 
-TEST_BETWEEN(test_metadata__names_types_and_shapes_are_those_described, bed_open, bed_close)
+BED_TEST(test_metadata__names_types_and_shapes_are_those_described)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt_metadata *metadata;
-    struct ckpt *ckpt = open_described(*state, arrays);
+    struct ckpt *ckpt = open_described(bed, arrays);
     save_step_of(ckpt, 1);
     assert_int_equal(ckpt_metadata(ckpt, CKPT_NEWEST, 0, &metadata), 0);
     assert_int_equal(metadata->num_tensors, ARRAYS);
@@ -164,11 +164,11 @@ TEST_BETWEEN(test_metadata__names_types_and_shapes_are_those_described, bed_open
     ckpt_close(ckpt);
 }
 
-TEST_BETWEEN(test_list__says_what_is_pinned_and_why, bed_open, bed_close)
+BED_TEST(test_list__says_what_is_pinned_and_why)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt_list *list;
-    struct ckpt *ckpt = open_described(*state, arrays);
+    struct ckpt *ckpt = open_described(bed, arrays);
     save_step_of(ckpt, 1);
     fill(arrays, 2);
     save_step_of(ckpt, 2);
@@ -189,10 +189,10 @@ TEST_BETWEEN(test_list__says_what_is_pinned_and_why, bed_open, bed_close)
 
 /* ---- saving ---- */
 
-TEST_BETWEEN(test_move__the_save_takes_the_bytes_from_the_new_place, bed_open, bed_close)
+BED_TEST(test_move__the_save_takes_the_bytes_from_the_new_place)
 {
     struct ckpt_array arrays[ARRAYS];
-    struct ckpt *ckpt = open_described(*state, arrays);
+    struct ckpt *ckpt = open_described(bed, arrays);
     static float elsewhere[840];
     for (uint32_t i = 0; i < 840; i++)
         elsewhere[i] = -1.0f;
@@ -206,7 +206,7 @@ TEST_BETWEEN(test_move__the_save_takes_the_bytes_from_the_new_place, bed_open, b
 }
 
 /* The pieces of all tensors, requested first and announced in reverse order. */
-TEST_BETWEEN(test_place__the_caller_copies_in_an_order_of_its_own, bed_open, bed_close)
+BED_TEST(test_place__the_caller_copies_in_an_order_of_its_own)
 {
     struct ckpt_array big = {.size = sizeof big,
                              .dims = 1,
@@ -215,7 +215,7 @@ TEST_BETWEEN(test_place__the_caller_copies_in_an_order_of_its_own, bed_open, bed
                              .shape = {20 << 20},
                              .extent = {20 << 20}};
     struct ckpt_place places[64] = {{.size = sizeof *places}};
-    struct ckpt *ckpt = open_single(*state, "arrays");
+    struct ckpt *ckpt = open_single(bed, "arrays");
     struct ckpt_save *save;
     uint64_t attempt, covered = 0;
     uint32_t count = 0;
@@ -269,11 +269,11 @@ static void save_digested(struct ckpt *ckpt, uint64_t step, uint32_t changed)
     assert_int_equal(ckpt_save_end(save), 0);
 }
 
-TEST_BETWEEN(test_digest__a_copy_that_differs_from_its_origin_is_not_committed, bed_open, bed_close)
+BED_TEST(test_digest__a_copy_that_differs_from_its_origin_is_not_committed)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt_metadata *metadata;
-    struct ckpt *ckpt = open_described(*state, arrays);
+    struct ckpt *ckpt = open_described(bed, arrays);
     save_digested(ckpt, 1, ARRAYS);
     assert_int_equal(ckpt_save_wait(ckpt, 1, 30000), 0);
     for (uint32_t i = 0; i < ARRAYS; i++) {
@@ -356,8 +356,7 @@ static int copied(void *user)
 }
 
 /* A device learns of ckptd's memory before anything is copied there, and may copy late. */
-TEST_BETWEEN(test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller, bed_open,
-             bed_close)
+BED_TEST(test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller)
 {
     struct ckpt_array arrays[ARRAYS];
     struct hooked hooked = {0};
@@ -370,7 +369,7 @@ TEST_BETWEEN(test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller,
                                       .memory_node = UINT32_MAX}; /* which is not read */
     struct ckpt_place at = {.size = sizeof at};
     struct ckpt_save *save;
-    struct ckpt *ckpt = open_single(*state, "arrays");
+    struct ckpt *ckpt = open_single(bed, "arrays");
     uint64_t attempt;
     float values[840];
     assert_int_equal(ckpt_hook_memory(ckpt, &hooks), 0);
@@ -408,12 +407,12 @@ TEST_BETWEEN(test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller,
     assert_int_equal(hooked.num_ranges, 0);
 }
 
-TEST_BETWEEN(test_place__what_is_announced_twice_fails_the_save, bed_open, bed_close)
+BED_TEST(test_place__what_is_announced_twice_fails_the_save)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt_place at = {.size = sizeof at};
     struct ckpt_save *save;
-    struct ckpt *ckpt = open_described(*state, arrays);
+    struct ckpt *ckpt = open_described(bed, arrays);
     assert_int_equal(ckpt_save_begin(ckpt, &save, 1, NULL), 0);
     assert_int_equal(ckpt_save_place(save, CONV, 0, &at), 0);
     assert_int_equal(ckpt_save_announce(save, &at), 0);
@@ -423,11 +422,11 @@ TEST_BETWEEN(test_place__what_is_announced_twice_fails_the_save, bed_open, bed_c
     ckpt_close(ckpt);
 }
 
-TEST_BETWEEN(test_place__a_tensor_without_data_cannot_be_copied, bed_open, bed_close)
+BED_TEST(test_place__a_tensor_without_data_cannot_be_copied)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt_save *save;
-    struct ckpt *ckpt = open_described(*state, arrays);
+    struct ckpt *ckpt = open_described(bed, arrays);
     assert_int_equal(ckpt_move(ckpt, MASK, NULL), 0);
     assert_int_equal(ckpt_save_begin(ckpt, &save, 1, NULL), 0);
     assert_int_equal(ckpt_save_copy(save, MASK), CKPT_INVALID);
@@ -518,9 +517,8 @@ static void check_boxes(struct ckpt *ckpt)
         }
 }
 
-TEST_BETWEEN(test_boxes__several_of_one_tensor_on_a_rank_load_in_any_cut, bed_open, bed_close)
+BED_TEST(test_boxes__several_of_one_tensor_on_a_rank_load_in_any_cut)
 {
-    struct bed *bed = *state;
     pthread_barrier_t described;
     struct box_rank ranks[2] = {{.bed = bed, .rank = 0, .described = &described},
                                 {.bed = bed, .rank = 1, .described = &described}};
@@ -556,14 +554,14 @@ TEST_BETWEEN(test_boxes__several_of_one_tensor_on_a_rank_load_in_any_cut, bed_op
     ckpt_close(reader);
 }
 
-TEST_BETWEEN(test_boxes__an_overlap_a_hole_or_a_second_time_is_refused, bed_open, bed_close)
+BED_TEST(test_boxes__an_overlap_a_hole_or_a_second_time_is_refused)
 {
     static const uint64_t wrong[4][2][2] = {
         {{0, 6}, {5, 6}}, {{0, 4}, {5, 6}}, {{0, 4}, {4, 6}}, {{0, 11}, {0, 11}}};
     int32_t values[BOX_ROWS * BOX_COLUMNS] = {0};
     for (int i = 0; i < 4; i++) {
         uint64_t attempt;
-        struct ckpt *ckpt = open_single(*state, "wrong");
+        struct ckpt *ckpt = open_single(bed, "wrong");
         struct ckpt_array arrays[2];
         for (int k = 0; k < 2; k++)
             arrays[k] = box_array(wrong[i][k][0], wrong[i][k][1], 0, BOX_COLUMNS, values);
@@ -602,17 +600,17 @@ static int work_levels(struct group *group, struct ckpt *ckpt, struct ckpt_tenso
     return 0;
 }
 
-TEST_BETWEEN(test_wait_for__accepted_comes_with_the_last_end, bed_open, bed_close)
+BED_TEST(test_wait_for__accepted_comes_with_the_last_end)
 {
-    struct group group = make_group(*state, 2, 5, 1);
+    struct group group = make_group(bed, 2, 5, 1);
     group.work = work_levels;
     assert_int_equal(run_group(&group), 0);
 }
 
-TEST_BETWEEN(test_wait_for__a_level_that_ckptd_has_not_is_refused, bed_open, bed_close)
+BED_TEST(test_wait_for__a_level_that_ckptd_has_not_is_refused)
 {
     struct ckpt_array arrays[ARRAYS];
-    struct ckpt *ckpt = open_described(*state, arrays);
+    struct ckpt *ckpt = open_described(bed, arrays);
     save_step_of(ckpt, 1);
     assert_int_equal(ckpt_save_wait_for(ckpt, 1, CKPT_LEVEL_BUCKET, 1000), CKPT_INVALID);
     assert_non_null(strstr(ckpt_error(), "bucket"));
@@ -634,10 +632,10 @@ static void save_object(struct ckpt *ckpt, struct ckpt_object *object, uint64_t 
     assert_int_equal(ckpt_save_wait(ckpt, step, 30000), 0);
 }
 
-TEST_BETWEEN(test_objects__bytes_of_any_length_come_back_by_name, bed_open, bed_close)
+BED_TEST(test_objects__bytes_of_any_length_come_back_by_name)
 {
     static const char *const texts[] = {"", "place 17", "a longer place: 123456789"};
-    struct ckpt *ckpt = open_single(*state, "objects");
+    struct ckpt *ckpt = open_single(bed, "objects");
     struct ckpt_array arrays[ARRAYS];
     struct ckpt_object object = {.size = sizeof object, .name = "loader/0"};
     uint64_t attempt, bytes;

@@ -130,6 +130,9 @@ bool stop_ckptd(const struct bed *bed);
 int bed_open_with(void **state, const char *pool);
 int bed_open(void **state);
 int bed_close(void **state);
+
+/* Tests of `bed` (suite.h). */
+#define BED_TEST(name) TEST_WITH(struct bed *bed, name, bed_open, bed_close)
 void restart_ckptd(struct bed *bed, int signal);
 /* Sets the configuration of the next ckptd. */
 void configure_ckptd(struct bed *bed, const char *text);

@@ -15,9 +15,8 @@
 
 /* ---- round trips ---- */
 
-TEST_BETWEEN(test_ckpt__any_world_size_loads_what_any_other_saved, bed_open, bed_close)
+BED_TEST(test_ckpt__any_world_size_loads_what_any_other_saved)
 {
-    struct bed *bed = *state;
     uint64_t step = 0;
     for (uint32_t world = 1; world <= 5; world++) {
         for (int round = 0; round < 2; round++) {
@@ -122,10 +121,8 @@ static void await_number(const struct bed *bed, const char *part, const char *na
     }
 }
 
-TEST_BETWEEN(test_ckpt__the_last_rows_of_a_tensor_cost_little_more_than_themselves, bed_open,
-             bed_close)
+BED_TEST(test_ckpt__the_last_rows_of_a_tensor_cost_little_more_than_themselves)
 {
-    struct bed *bed = *state;
     struct ckpt_loaded *loaded = NULL;
     struct ckpt_tensor tensor;
     save_world(bed, 1, 1, 1); /* one shard of 7 MB */
@@ -151,9 +148,8 @@ TEST_BETWEEN(test_ckpt__the_last_rows_of_a_tensor_cost_little_more_than_themselv
 
 /* With a pool that holds all images, one in which images are evicted, and one through which a shard
  * has to be read in parts. */
-TEST_BETWEEN(test_ckpt__readers_of_any_boxes_together_get_what_was_saved, bed_open, bed_close)
+BED_TEST(test_ckpt__readers_of_any_boxes_together_get_what_was_saved)
 {
-    struct bed *bed = *state;
     struct reader readers[4];
     seed_random();
     for (uint64_t step = 1; step <= 3; step++)
@@ -193,9 +189,8 @@ static int work_save_many(struct group *group, struct ckpt *ckpt, struct ckpt_te
     return ckpt_save_wait(ckpt, group->step, 30000) == 0 ? 0 : rank_failed(group, "wait", rank);
 }
 
-TEST_BETWEEN(test_ckpt__saves_follow_each_other_without_waiting_for_the_disk, bed_open, bed_close)
+BED_TEST(test_ckpt__saves_follow_each_other_without_waiting_for_the_disk)
 {
-    struct bed *bed = *state;
     struct group group = make_group(bed, 3, 5, 20);
     group.work = work_save_many;
     assert_int_equal(run_group(&group), 0);
@@ -227,9 +222,8 @@ static int work_share_memory(struct group *group, struct ckpt *ckpt, struct ckpt
     return 0;
 }
 
-TEST_BETWEEN(test_ckpt__memory_that_a_load_had_is_the_ranks_own_again, bed_open, bed_close)
+BED_TEST(test_ckpt__memory_that_a_load_had_is_the_ranks_own_again)
 {
-    struct bed *bed = *state;
     save_world(bed, 1, 1, 1);
     bed->pool = "20MiB"; /* two images of 7 MB, and less than a third */
     restart_ckptd(bed, SIGTERM);
@@ -244,9 +238,8 @@ TEST_BETWEEN(test_ckpt__memory_that_a_load_had_is_the_ranks_own_again, bed_open,
 
 /* ---- damage ---- */
 
-TEST_BETWEEN(test_ckpt__damage_is_named_and_the_older_checkpoint_loads, bed_open, bed_close)
+BED_TEST(test_ckpt__damage_is_named_and_the_older_checkpoint_loads)
 {
-    struct bed *bed = *state;
     struct ckpt_loaded *loaded = NULL;
     struct ckpt_tensor tensors[TENSORS];
     save_world(bed, 2, 21, 1);
@@ -318,9 +311,8 @@ static void save_step(struct ckpt *ckpt, uint64_t step)
     assert_int_equal(ckpt_save_wait(ckpt, step, 20000), 0);
 }
 
-TEST_BETWEEN(test_ckpt__a_load_that_cannot_fit_says_why, bed_open, bed_close)
+BED_TEST(test_ckpt__a_load_that_cannot_fit_says_why)
 {
-    struct bed *bed = *state;
     struct ckpt_loaded *loaded = NULL;
     float data[8] = {0};
     struct ckpt_tensor tensor = small_tensor(data);
@@ -339,9 +331,8 @@ TEST_BETWEEN(test_ckpt__a_load_that_cannot_fit_says_why, bed_open, bed_close)
     ckpt_close(ckpt);
 }
 
-TEST_BETWEEN(test_ckpt__an_older_attempt_is_told_to_stop, bed_open, bed_close)
+BED_TEST(test_ckpt__an_older_attempt_is_told_to_stop)
 {
-    struct bed *bed = *state;
     struct ckpt *old = open_single(bed, RUN), *young = open_single(bed, RUN);
     struct ckpt_save *save;
     float data[4] = {1, 2, 3, 4};
@@ -355,9 +346,8 @@ TEST_BETWEEN(test_ckpt__an_older_attempt_is_told_to_stop, bed_open, bed_close)
     ckpt_close(young);
 }
 
-TEST_BETWEEN(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is, bed_open, bed_close)
+BED_TEST(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is)
 {
-    struct bed *bed = *state;
     struct ckpt *ckpt = open_single(bed, RUN);
     float data[4] = {1, 2, 3, 4};
     struct ckpt_tensor tensor = small_tensor(data);
@@ -375,9 +365,8 @@ TEST_BETWEEN(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is, 
 }
 
 /* Also where the attempt continues after a restart, when ckptd has them from its file. */
-TEST_BETWEEN(test_ckpt__what_a_run_says_of_itself_comes_back_as_it_was_sent, bed_open, bed_close)
+BED_TEST(test_ckpt__what_a_run_says_of_itself_comes_back_as_it_was_sent)
 {
-    struct bed *bed = *state;
     const struct ckpt_attempt_options said = {
         .config_json = "{ \"lr\" : 0.1, \"eps\":1E-8,\n\"decay\":0.10 }",
         .identity_json = "{\"text\":\"}],{\\\"\\\\\",\"config\":{\"lr\":2}}",
@@ -426,9 +415,8 @@ static void change_attempt(const struct bed *bed, const char *from, const char *
 }
 
 /* As an older ckptd laid it out, and as none did. */
-TEST_BETWEEN(test_ckpt__an_attempt_is_gone_on_with_whatever_its_layout, bed_open, bed_close)
+BED_TEST(test_ckpt__an_attempt_is_gone_on_with_whatever_its_layout)
 {
-    struct bed *bed = *state;
     const struct ckpt_attempt_options said = {.config_json = "{\"lr\": 1}"};
     float data[4] = {1, 2, 3, 4};
     struct ckpt_tensor tensor = small_tensor(data);
@@ -468,9 +456,8 @@ static int count_logged(const struct bed *bed, const char *text)
     return count;
 }
 
-TEST_BETWEEN(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning, bed_open, bed_close)
+BED_TEST(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning)
 {
-    struct bed *bed = *state;
     float data[4] = {1, 2, 3, 4};
     struct ckpt_tensor tensor = small_tensor(data);
     struct ckpt *ckpt = open_single(bed, RUN);
@@ -522,9 +509,8 @@ static void save_while_busy(const struct bed *bed, struct ckpt *ckpt, uint64_t s
     assert_int_equal(status_number(bed, "since_start", "commits"), step - 1);
 }
 
-TEST_BETWEEN(test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy, bed_open, bed_close)
+BED_TEST(test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy)
 {
-    struct bed *bed = *state;
     float data[4] = {1, 2, 3, 4};
     struct ckpt *ckpt = open_with_phases(bed, data);
     for (uint64_t step = 1; step <= 2; step++) {
@@ -539,9 +525,8 @@ TEST_BETWEEN(test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy, b
     ckpt_close(ckpt);
 }
 
-TEST_BETWEEN(test_ckpt__the_shortest_wait_ends_what_holds_a_save_back, bed_open, bed_close)
+BED_TEST(test_ckpt__the_shortest_wait_ends_what_holds_a_save_back)
 {
-    struct bed *bed = *state;
     float data[4] = {1, 2, 3, 4};
     struct ckpt *ckpt = open_with_phases(bed, data);
     save_while_busy(bed, ckpt, 1);
@@ -561,9 +546,8 @@ static long count_faults(void)
 }
 
 /* Not a matter of time: the page tables of an image are built when the tensors are described. */
-TEST_BETWEEN(test_ckpt__the_first_saves_map_no_memory_in_the_step, bed_open, bed_close)
+BED_TEST(test_ckpt__the_first_saves_map_no_memory_in_the_step)
 {
-    struct bed *bed = *state;
     const uint64_t bytes = 8u << 20; /* 2048 pages */
     float *data = calloc(1, bytes);
     assert_non_null(data);
@@ -605,10 +589,8 @@ TEST_BETWEEN(test_ckpt__the_first_saves_map_no_memory_in_the_step, bed_open, bed
     free(data);
 }
 
-TEST_BETWEEN(test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked, bed_open,
-             bed_close)
+BED_TEST(test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked)
 {
-    struct bed *bed = *state;
     struct ckpt *ckpt;
     float data[4] = {0};
     struct ckpt_tensor tensor = small_tensor(data);

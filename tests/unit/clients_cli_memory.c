@@ -291,7 +291,6 @@ TEST_BETWEEN(test_memory__the_program_ends_with_70_where_there_is_too_little, wo
 
 int main(void)
 {
-#undef CASE
     memory_begin();
     tell_in_memory();
     log_setup("clients_cli_memory", NULL);

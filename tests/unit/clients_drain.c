@@ -112,9 +112,8 @@ static void *read_all_the_time(void *argument)
     return NULL;
 }
 
-TEST_BETWEEN(test_ckpt__what_was_accepted_is_committed_before_ckptd_ends, bed_open, bed_close)
+BED_TEST(test_ckpt__what_was_accepted_is_committed_before_ckptd_ends)
 {
-    struct bed *bed = *state;
     struct group group = make_group(bed, 3, 8, 0);
     pthread_t reader;
     seed_random();

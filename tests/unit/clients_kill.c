@@ -120,10 +120,10 @@ static void *kill_under_loads(void *argument)
     return NULL;
 }
 
-TEST_BETWEEN(test_ckpt__a_load_goes_on_when_ckptd_is_killed_and_started_again, bed_open, bed_close)
+BED_TEST(test_ckpt__a_load_goes_on_when_ckptd_is_killed_and_started_again)
 {
     pthread_t killer;
-    loading.bed = *state;
+    loading.bed = bed;
     save_world(loading.bed, 5, 3, 1);
     struct group group = make_group(loading.bed, 1, 9, 1);
     group.work = work_load_for_ever;
@@ -196,9 +196,8 @@ static int work_through_kills(struct group *group, struct ckpt *ckpt, struct ckp
     return 0;
 }
 
-TEST_BETWEEN(test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training, bed_open, bed_close)
+BED_TEST(test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training)
 {
-    struct bed *bed = *state;
     struct group group = make_group(bed, 3, 8, 0);
     group.work = work_through_kills;
     kill_plan.bed = bed;
@@ -257,9 +256,8 @@ static int find_again(struct group *group, struct ckpt *ckpt, struct ckpt_tensor
     return 0;
 }
 
-TEST_BETWEEN(test_ckpt__a_killed_ckptd_is_found_again_between_two_saves, bed_open, bed_close)
+BED_TEST(test_ckpt__a_killed_ckptd_is_found_again_between_two_saves)
 {
-    struct bed *bed = *state;
     struct group group = make_group(bed, 1, 12, 0);
     group.work = find_again;
     kill_plan.bed = bed;
@@ -310,9 +308,8 @@ static int ask_while_stopped(struct group *group, struct ckpt *ckpt, struct ckpt
     return error == 0 ? 0 : rank_failed(group, "a question to a ckptd that goes on", rank);
 }
 
-TEST_BETWEEN(test_ckpt__a_stopped_ckptd_does_not_hold_up_a_question, bed_open, bed_close)
+BED_TEST(test_ckpt__a_stopped_ckptd_does_not_hold_up_a_question)
 {
-    struct bed *bed = *state;
     struct group group = make_group(bed, 1, 12, 0);
     group.work = ask_while_stopped;
     kill_plan.bed = bed;
@@ -357,9 +354,8 @@ static int work_through_a_stop(struct group *group, struct ckpt *ckpt, struct ck
     return error == 0 ? 0 : rank_failed(group, "the saves afterwards", rank);
 }
 
-TEST_BETWEEN(test_ckpt__a_stopped_ckptd_costs_saves_but_not_the_training, bed_open, bed_close)
+BED_TEST(test_ckpt__a_stopped_ckptd_costs_saves_but_not_the_training)
 {
-    struct bed *bed = *state;
     struct group group = make_group(bed, 1, 13, 0);
     group.work = work_through_a_stop;
     kill_plan.bed = bed;

@@ -103,9 +103,8 @@ static int work_flip(struct group *group, struct ckpt *ckpt, struct ckpt_tensor 
     return 0;
 }
 
-TEST_BETWEEN(test_load__a_rank_that_changes_what_it_saved_changes_no_load, bed_open, bed_close)
+BED_TEST(test_load__a_rank_that_changes_what_it_saved_changes_no_load)
 {
-    struct bed *bed = *state;
     struct group group = make_group(bed, 1, 1, 0);
     group.work = work_flip;
     assert_int_equal(run_group(&group), 0);
@@ -154,10 +153,8 @@ static int work_load_newest(struct group *group, struct ckpt *ckpt, struct ckpt_
     return 0;
 }
 
-TEST_BETWEEN(test_load__damage_that_one_rank_finds_has_all_load_the_older_checkpoint, bed_open,
-             bed_close)
+BED_TEST(test_load__damage_that_one_rank_finds_has_all_load_the_older_checkpoint)
 {
-    struct bed *bed = *state;
     uint64_t seed = seed_of_halves();
     save_world(bed, 2, seed, 1);
     save_world(bed, 2, seed, 2);
@@ -193,10 +190,8 @@ static int work_load_or_leave(struct group *group, struct ckpt *ckpt, struct ckp
     return 0;
 }
 
-TEST_BETWEEN(test_load__a_rank_that_leaves_is_not_waited_for_by_those_that_load, bed_open,
-             bed_close)
+BED_TEST(test_load__a_rank_that_leaves_is_not_waited_for_by_those_that_load)
 {
-    struct bed *bed = *state;
     save_world(bed, 2, 23, 1);
     struct group group = make_group(bed, 2, 23, 0);
     group.work = work_load_or_leave;
@@ -230,9 +225,9 @@ static int work_load_around_kill(struct group *group, struct ckpt *ckpt,
     return 0;
 }
 
-TEST_BETWEEN(test_load__a_kill_of_ckptd_fails_no_rank_that_waits_for_others, bed_open, bed_close)
+BED_TEST(test_load__a_kill_of_ckptd_fails_no_rank_that_waits_for_others)
 {
-    killed_bed = *state;
+    killed_bed = bed;
     save_world(killed_bed, 2, 24, 1);
     struct group group = make_group(killed_bed, 2, 24, 0);
     group.work = work_load_around_kill;

@@ -53,9 +53,10 @@ static void save_in_order(const struct bed *bed, uint32_t world, uint64_t seed, 
     assert_int_equal(run_group(&group), 0);
 }
 
-TEST_BETWEEN(test_window__every_world_loads_what_every_world_saved, open_small, bed_close)
+#define WINDOW_TEST(name) TEST_WITH(struct bed *bed, name, open_small, bed_close)
+
+WINDOW_TEST(test_window__every_world_loads_what_every_world_saved)
 {
-    struct bed *bed = *state;
     static const uint32_t worlds[] = {1, 2, 3};
     uint64_t step = 0;
     for (uint32_t i = 0; i < 3; i++) {
@@ -114,9 +115,8 @@ static void describe_alone(struct pair *pair)
     assert_int_equal(ckpt_describe(pair->ckpt, attempt, pair->tensors, 2), 0);
 }
 
-TEST_BETWEEN(test_window__another_order_is_refused_and_names_the_call, open_small, bed_close)
+WINDOW_TEST(test_window__another_order_is_refused_and_names_the_call)
 {
-    struct bed *bed = *state;
     struct pair pair;
     struct ckpt_save *save;
     open_pair(&pair, bed, 0, 1, 5000);
@@ -151,9 +151,8 @@ static void *kill_soon(void *argument)
     return NULL;
 }
 
-TEST_BETWEEN(test_window__a_ckptd_that_dies_ends_the_wait, open_small, bed_close)
+WINDOW_TEST(test_window__a_ckptd_that_dies_ends_the_wait)
 {
-    struct bed *bed = *state;
     struct pair pair;
     struct ckpt_save *save;
     struct ending ending = {.ckptd = bed->ckptd};
@@ -229,22 +228,20 @@ static uint64_t give_up_save(struct bed *bed, uint32_t busy_ms)
     return ms;
 }
 
-TEST_BETWEEN(test_window__a_disk_that_stands_still_costs_the_save_and_two_seconds, open_small,
-             bed_close)
+WINDOW_TEST(test_window__a_disk_that_stands_still_costs_the_save_and_two_seconds)
 {
-    assert_in_range(give_up_save(*state, 0), 1900, 10000);
+    assert_in_range(give_up_save(bed, 0), 1900, 10000);
 }
 
-TEST_BETWEEN(test_window__a_rank_that_may_wait_waits_for_a_disk_so_long, open_small, bed_close)
+WINDOW_TEST(test_window__a_rank_that_may_wait_waits_for_a_disk_so_long)
 {
-    assert_in_range(give_up_save(*state, 4000), 3900, 12000);
+    assert_in_range(give_up_save(bed, 4000), 3900, 12000);
 }
 
 /* Each move of the window comes in time, all of them together do not: 6 MiB through a window of 1
  * MiB, which usually take 5 s, and at least 2.4. */
-TEST_BETWEEN(test_window__a_disk_that_crawls_has_a_bound_for_the_whole_save, open_small, bed_close)
+WINDOW_TEST(test_window__a_disk_that_crawls_has_a_bound_for_the_whole_save)
 {
-    struct bed *bed = *state;
     struct pair pair;
     uint64_t ms = 0;
     int error = 0;
@@ -293,9 +290,8 @@ static void open_two(struct pair pairs[2], const struct bed *bed, uint32_t busy_
     }
 }
 
-TEST_BETWEEN(test_window__a_save_that_another_rank_gave_up_ends_the_wait, open_small, bed_close)
+WINDOW_TEST(test_window__a_save_that_another_rank_gave_up_ends_the_wait)
 {
-    struct bed *bed = *state;
     struct pair pairs[2];
     struct ckpt_save *saves[2];
     open_two(pairs, bed, 0);
@@ -342,9 +338,8 @@ static void get_ahead(struct pair pairs[2], struct ckpt_save *saves[2])
     }
 }
 
-TEST_BETWEEN(test_window__begin_waits_for_an_image_as_long_as_it_may, open_small, bed_close)
+WINDOW_TEST(test_window__begin_waits_for_an_image_as_long_as_it_may)
 {
-    struct bed *bed = *state;
     struct pair pairs[2];
     struct ckpt_save *saves[2], *third;
     struct later later = {0};
@@ -373,8 +368,4 @@ TEST_BETWEEN(test_window__begin_waits_for_an_image_as_long_as_it_may, open_small
         close_pair(&pairs[i]);
 }
 
-int main(void)
-{
-#undef CASE
-    return suite_run(NULL, NULL);
-}
+SUITE(NULL, NULL)

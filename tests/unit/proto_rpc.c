@@ -167,9 +167,10 @@ static struct rpc_call *wait_kept(struct bed *bed, int index)
     return NULL;
 }
 
-TEST_BETWEEN(test_rpc__an_error_crosses_with_all_parts_of_its_text, set_up, tear_down)
+#define RPC_TEST(name) TEST_WITH(struct bed *bed, name, set_up, tear_down)
+
+RPC_TEST(test_rpc__an_error_crosses_with_all_parts_of_its_text)
 {
-    struct bed *bed = *state;
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
     report_clear();
@@ -212,9 +213,8 @@ static void *answer_later(void *argument)
     return NULL;
 }
 
-TEST_BETWEEN(test_rpc__a_call_can_be_answered_later_from_another_thread, set_up, tear_down)
+RPC_TEST(test_rpc__a_call_can_be_answered_later_from_another_thread)
 {
-    struct bed *bed = *state;
     pthread_t thread;
     char text[32] = "";
     assert_int_equal(pthread_create(&thread, NULL, answer_later, bed), 0);
@@ -223,9 +223,8 @@ TEST_BETWEEN(test_rpc__a_call_can_be_answered_later_from_another_thread, set_up,
     pthread_join(thread, NULL);
 }
 
-TEST_BETWEEN(test_rpc__the_deadline_ends_an_unanswered_call, set_up, tear_down)
+RPC_TEST(test_rpc__the_deadline_ends_an_unanswered_call)
 {
-    struct bed *bed = *state;
     char text[32];
     assert_int_equal(call_hello(bed->at.client, CALL_MS), 0); /* it is connected */
     assert_int_equal(call_show(bed->at.client, 500, text, sizeof text), ERR_TIMEOUT);
@@ -235,10 +234,8 @@ TEST_BETWEEN(test_rpc__the_deadline_ends_an_unanswered_call, set_up, tear_down)
     assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
 }
 
-TEST_BETWEEN(test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_has, set_up,
-             tear_down)
+RPC_TEST(test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_has)
 {
-    struct bed *bed = *state;
     int error = call_hello(bed->at.client, CALL_MS), answered = 0;
     atomic_store(&no_memory, true);
     for (; error == 0 && answered < KEPT_MAX; answered++) /* those that were requested before */
@@ -249,9 +246,8 @@ TEST_BETWEEN(test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_
         assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
 }
 
-TEST_BETWEEN(test_rpc__an_unknown_method_is_a_version_error, set_up, tear_down)
+RPC_TEST(test_rpc__an_unknown_method_is_a_version_error)
 {
-    struct bed *bed = *state;
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
     assert_int_equal(rpc_client_call(bed->at.client, "/holdfast.v1.Checkpoint/Fly", &request.base,
@@ -260,9 +256,8 @@ TEST_BETWEEN(test_rpc__an_unknown_method_is_a_version_error, set_up, tear_down)
     assert_non_null(strstr(report_line(), "method"));
 }
 
-TEST_BETWEEN(test_rpc__an_oversized_request_is_refused_before_it_is_sent, set_up, tear_down)
+RPC_TEST(test_rpc__an_oversized_request_is_refused_before_it_is_sent)
 {
-    struct bed *bed = *state;
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
     char *run = malloc(RPC_MESSAGE_BYTES_MAX + 1);
@@ -275,9 +270,8 @@ TEST_BETWEEN(test_rpc__an_oversized_request_is_refused_before_it_is_sent, set_up
     free(run);
 }
 
-TEST_BETWEEN(test_rpc__an_oversized_reply_becomes_an_error, set_up, tear_down)
+RPC_TEST(test_rpc__an_oversized_reply_becomes_an_error)
 {
-    struct bed *bed = *state;
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
     assert_int_equal(rpc_client_call(bed->at.client, STATUS, &request.base,
@@ -294,9 +288,8 @@ TEST(test_rpc__an_absent_server_is_unavailable)
     rpc_client_close(client);
 }
 
-TEST_BETWEEN(test_rpc__a_client_finds_a_server_that_came_back, set_up, tear_down)
+RPC_TEST(test_rpc__a_client_finds_a_server_that_came_back)
 {
-    struct bed *bed = *state;
     assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
     rpc_bed_stop(&bed->at, 100);
     assert_int_equal(call_hello(bed->at.client, CALL_MS), ERR_UNAVAILABLE);
@@ -324,10 +317,9 @@ static void *call_and_wait(void *argument)
     return NULL;
 }
 
-TEST_BETWEEN(test_rpc__closing_the_server_answers_calls_in_flight, set_up, tear_down)
+RPC_TEST(test_rpc__closing_the_server_answers_calls_in_flight)
 {
     enum { CALLERS = 8 };
-    struct bed *bed = *state;
     struct caller callers[CALLERS];
     for (int i = 0; i < CALLERS; i++) {
         callers[i] = (struct caller){.bed = bed, .error = 1};
@@ -382,10 +374,9 @@ static bool is_kept(struct bed *bed, struct caller *caller, uint32_t numbers)
     return count_kept(bed) > kept;
 }
 
-TEST_BETWEEN(test_rpc__unanswered_requests_take_so_much_memory_and_no_more, set_up, tear_down)
+RPC_TEST(test_rpc__unanswered_requests_take_so_much_memory_and_no_more)
 {
     enum { MOST = 4000000, SMALL = RPC_SHARE_BYTES_SURE / sizeof(uint64_t) / 2, SMALL_ONES = 16 };
-    struct bed *bed = *state;
     struct caller callers[KEPT_MAX];
     for (int round = 0; round < 2; round++) { /* answered calls free their memory */
         uint64_t bytes = 0;
@@ -420,9 +411,8 @@ static int call_health(struct bed *bed, const char *service)
     return serving;
 }
 
-TEST_BETWEEN(test_rpc__the_health_service_tells_serving_and_not, set_up, tear_down)
+RPC_TEST(test_rpc__the_health_service_tells_serving_and_not)
 {
-    struct bed *bed = *state;
     assert_int_equal(call_health(bed, ""), 1);
     assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 1);
     assert_int_equal(call_health(bed, "no.such.Service"), ERR_NOT_FOUND);

@@ -324,7 +324,9 @@ static void expect_done(struct bed *bed, uint32_t count)
 
 /* ---- errors ---- */
 
-TEST_BETWEEN(test_uring__an_errno_is_reported_with_its_code_and_once, setup, teardown)
+#define URING_TEST(name) TEST_WITH(struct bed *bed, name, setup, teardown)
+
+URING_TEST(test_uring__an_errno_is_reported_with_its_code_and_once)
 {
     static const struct {
         int number, code;
@@ -332,7 +334,6 @@ TEST_BETWEEN(test_uring__an_errno_is_reported_with_its_code_and_once, setup, tea
                   {EROFS, ERR_DENIED}, {ECANCELED, ERR_IO}, {ENOMEM, ERR_MEMORY},
                   {ETIMEDOUT, ERR_IO}, {EOPNOTSUPP, ERR_IO}};
     static const enum storage_op ops[] = {STORAGE_READ, STORAGE_WRITE, STORAGE_SYNC};
-    struct bed *bed = *state;
     uint32_t runs = 0;
     for (size_t op = 0; op < sizeof ops / sizeof *ops; op++) {
         for (size_t i = 0; i < sizeof errors / sizeof *errors; i++, runs += 2) {
@@ -348,12 +349,10 @@ TEST_BETWEEN(test_uring__an_errno_is_reported_with_its_code_and_once, setup, tea
     expect_done(bed, runs);
 }
 
-TEST_BETWEEN(test_uring__a_passing_error_of_a_transfer_is_tried_again_so_many_times, setup,
-             teardown)
+URING_TEST(test_uring__a_passing_error_of_a_transfer_is_tried_again_so_many_times)
 {
     static const int numbers[] = {EINTR, EAGAIN};
     static const uint32_t times[] = {1, 2, ENGINE_RETRIES_MAX};
-    struct bed *bed = *state;
     uint32_t runs = 0;
     for (int is_write = 0; is_write < 2; is_write++) {
         enum storage_op op = is_write ? STORAGE_WRITE : STORAGE_READ;
@@ -375,10 +374,9 @@ TEST_BETWEEN(test_uring__a_passing_error_of_a_transfer_is_tried_again_so_many_ti
 }
 
 /* The kernel reports a lost write once: a second fsync would succeed. */
-TEST_BETWEEN(test_uring__no_error_of_a_sync_is_passing, setup, teardown)
+URING_TEST(test_uring__no_error_of_a_sync_is_passing)
 {
     static const int numbers[] = {EINTR, EAGAIN};
-    struct bed *bed = *state;
     for (int i = 0; i < 2; i++) {
         const struct storage_request *request =
             run(bed, STORAGE_SYNC, false, (struct plan){.number = numbers[i], .times = 1});
@@ -390,9 +388,8 @@ TEST_BETWEEN(test_uring__no_error_of_a_sync_is_passing, setup, teardown)
 }
 
 /* The flag is set when it was given to the kernel. */
-TEST_BETWEEN(test_uring__what_has_begun_is_finished_though_it_is_given_up, setup, teardown)
+URING_TEST(test_uring__what_has_begun_is_finished_though_it_is_given_up)
 {
-    struct bed *bed = *state;
     const struct plan plans[] = {{.number = EAGAIN, .times = 3},
                                  {.part = STORAGE_ALIGN, .times = 3}};
     for (size_t i = 0; i < 2; i++) {
@@ -411,7 +408,7 @@ TEST_BETWEEN(test_uring__what_has_begun_is_finished_though_it_is_given_up, setup
 
 /* ---- transfers in parts ---- */
 
-TEST_BETWEEN(test_uring__what_was_moved_in_part_is_moved_whole, setup, teardown)
+URING_TEST(test_uring__what_was_moved_in_part_is_moved_whole)
 {
     static const struct {
         uint32_t part;
@@ -419,7 +416,6 @@ TEST_BETWEEN(test_uring__what_was_moved_in_part_is_moved_whole, setup, teardown)
     } cuts[] = {{STORAGE_ALIGN, false},        {STORAGE_ALIGN, true}, {STORAGE_ALIGN + 100, false},
                 {STORAGE_ALIGN + 100, true},   {100, false},          {BYTES - 1, false},
                 {BYTES - STORAGE_ALIGN, true}, {BYTES - 1, true}};
-    struct bed *bed = *state;
     uint32_t runs = 0;
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         bed->file.direct = cuts[i].direct;
@@ -435,9 +431,8 @@ TEST_BETWEEN(test_uring__what_was_moved_in_part_is_moved_whole, setup, teardown)
 }
 
 /* Nothing, or less than a page of a direct transfer, which cannot continue inside of one. */
-TEST_BETWEEN(test_uring__no_progress_is_the_end_of_the_file_or_an_error, setup, teardown)
+URING_TEST(test_uring__no_progress_is_the_end_of_the_file_or_an_error)
 {
-    struct bed *bed = *state;
     uint32_t runs = 0;
     for (int direct = 0; direct < 2; direct++) {
         bed->file.direct = direct == 1;
@@ -483,9 +478,8 @@ static void run_many(struct bed *bed, bool are_blocks, struct plan next)
     }
 }
 
-TEST_BETWEEN(test_uring__what_ends_anyhow_is_whole_in_the_end, setup, teardown)
+URING_TEST(test_uring__what_ends_anyhow_is_whole_in_the_end)
 {
-    struct bed *bed = *state;
     const struct plan plans = {.by_chance = true, .part = STORAGE_ALIGN, .times = FOR_EVER};
     for (int direct = 0; direct < 2; direct++) {
         bed->file.direct = direct == 1;
@@ -499,10 +493,9 @@ TEST_BETWEEN(test_uring__what_ends_anyhow_is_whole_in_the_end, setup, teardown)
 
 /* ---- a kernel that takes nothing ---- */
 
-TEST_BETWEEN(test_uring__a_kernel_that_takes_nothing_for_a_while_loses_nothing, setup, teardown)
+URING_TEST(test_uring__a_kernel_that_takes_nothing_for_a_while_loses_nothing)
 {
     static const int numbers[] = {EAGAIN, EBUSY, ENOMEM, EINTR};
-    struct bed *bed = *state;
     for (int i = 0; i < 4; i++) {
         const struct plan refusing = {.refusal = numbers[i], .refused = 20};
         expect_success(bed, run(bed, STORAGE_WRITE, true, refusing));
@@ -521,9 +514,8 @@ TEST_BETWEEN(test_uring__a_kernel_that_takes_nothing_for_a_while_loses_nothing, 
 }
 
 /* Where the engine finds several at once; whether it does is up to the scheduler. */
-TEST_BETWEEN(test_uring__blocks_go_one_by_one, setup, teardown)
+URING_TEST(test_uring__blocks_go_one_by_one)
 {
-    struct bed *bed = *state;
     uint32_t runs = 0;
     do {
         run_many(bed, true, (struct plan){0});
@@ -534,10 +526,8 @@ TEST_BETWEEN(test_uring__blocks_go_one_by_one, setup, teardown)
     expect_done(bed, runs * 2 * BLOCKS);
 }
 
-TEST_BETWEEN(test_uring__what_was_submitted_to_such_a_kernel_is_waited_for_at_the_close, setup,
-             teardown)
+URING_TEST(test_uring__what_was_submitted_to_such_a_kernel_is_waited_for_at_the_close)
 {
-    struct bed *bed = *state;
     prepare_data(bed, STORAGE_WRITE, MANY * MANY_BYTES);
     set_plan((struct plan){.by_chance = true, .refused = FOR_EVER});
     for (uint32_t i = 0; i < MANY; i++)

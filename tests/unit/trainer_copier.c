@@ -122,9 +122,10 @@ static void update(struct bed *bed, int value)
     }
 }
 
-TEST_BETWEEN(test_copier__a_copy_holds_the_state_as_it_was_before_the_update, setup, teardown)
+#define COPIER_TEST(name) TEST_WITH(struct bed *bed, name, setup, teardown)
+
+COPIER_TEST(test_copier__a_copy_holds_the_state_as_it_was_before_the_update)
 {
-    struct bed *bed = *state;
     static unsigned char before[EACH];
     struct copier_times times;
     bed->pause_us = 1500;
@@ -140,9 +141,8 @@ TEST_BETWEEN(test_copier__a_copy_holds_the_state_as_it_was_before_the_update, se
     assert_int_equal(atomic_load(&bed->num_ends), ROUNDS);
 }
 
-TEST_BETWEEN(test_copier__an_update_waits_for_its_slice_and_for_no_later_one, setup, teardown)
+COPIER_TEST(test_copier__an_update_waits_for_its_slice_and_for_no_later_one)
 {
-    struct bed *bed = *state;
     struct copier_times times;
     bed->gate_at = 3;
     start(bed->copier);
@@ -158,9 +158,8 @@ TEST_BETWEEN(test_copier__an_update_waits_for_its_slice_and_for_no_later_one, se
     assert_true(times.copy_seconds >= 0 && times.ended_at > 0);
 }
 
-TEST_BETWEEN(test_copier__a_slice_of_several_pieces_is_held_until_the_last, setup, teardown)
+COPIER_TEST(test_copier__a_slice_of_several_pieces_is_held_until_the_last)
 {
-    struct bed *bed = *state;
     struct copier_times times;
     bed->copied_at[0] = 5; /* its last piece is the fifth */
     bed->copied_at[1] = 2;
@@ -174,9 +173,8 @@ TEST_BETWEEN(test_copier__a_slice_of_several_pieces_is_held_until_the_last, setu
     assert_int_equal(copier_wait(bed->copier, &times), 0);
 }
 
-TEST_BETWEEN(test_copier__nothing_is_copied_before_it_is_posted, setup, teardown)
+COPIER_TEST(test_copier__nothing_is_copied_before_it_is_posted)
 {
-    struct bed *bed = *state;
     struct copier_times times;
     copier_start(bed->copier);
     assert_true(copier_post(bed->copier, 1));
@@ -191,10 +189,8 @@ TEST_BETWEEN(test_copier__nothing_is_copied_before_it_is_posted, setup, teardown
     assert_false(copier_post(bed->copier, SLICES - 1));
 }
 
-TEST_BETWEEN(test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_waits, setup,
-             teardown)
+COPIER_TEST(test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_waits)
 {
-    struct bed *bed = *state;
     struct copier_times times;
     bed->fail_at = 1;
     start(bed->copier);
@@ -212,9 +208,8 @@ TEST_BETWEEN(test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_
     assert_int_equal(atomic_load(&bed->num_copied), 1 + SLICES);
 }
 
-TEST_BETWEEN(test_copier__a_copy_that_cannot_be_ended_has_failed, setup, teardown)
+COPIER_TEST(test_copier__a_copy_that_cannot_be_ended_has_failed)
 {
-    struct bed *bed = *state;
     struct copier_times times;
     bed->end_rc = ERR_ABORTED;
     start(bed->copier);
@@ -237,9 +232,8 @@ TEST_BETWEEN(test_copier__a_copy_keeps_to_its_rate_until_it_is_waited_for, setup
     assert_true(times.copy_seconds < PIECE_SECONDS);
 }
 
-TEST_BETWEEN(test_copier__closing_completes_the_copy_in_progress, setup, teardown)
+COPIER_TEST(test_copier__closing_completes_the_copy_in_progress)
 {
-    struct bed *bed = *state;
     bed->pause_us = 500;
     start(bed->copier);
     copier_close(bed->copier);
