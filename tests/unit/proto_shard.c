@@ -100,6 +100,21 @@ static int parse(struct shard_header *out, uint64_t *need, const void *data, uin
     return error;
 }
 
+/* Writes a header for this shard of the table, and parses it. */
+static void read_back(struct shard_header *out, const struct layout_table *table,
+                      const struct shard_identity *identity, uint32_t num_tensors)
+{
+    struct shard_geometry geometry;
+    uint64_t need = 0;
+    assert_int_equal(
+        shard_geometry(&geometry, table, identity->shard, identity->run, identity->shards), 0);
+    uint8_t *header = malloc(geometry.data_start);
+    assert_int_equal(shard_header_write(header, &geometry, table, identity), 0);
+    assert_int_equal(parse(out, &need, header, geometry.data_start, geometry.file_bytes), 0);
+    assert_int_equal(out->num_tensors, num_tensors);
+    free(header);
+}
+
 static void assert_line_has(const char *part)
 {
     if (!strstr(report_line(), part))
@@ -190,7 +205,6 @@ TEST(test_shard__as_many_tensors_as_are_planned_are_read_back)
     struct shard_identity identity = bed.identity;
     struct shard_geometry geometry;
     struct shard_header parsed;
-    uint64_t need = 0;
     identity.shard = 0;
     identity.shards = 1;
     struct layout_table *table = plan_scalars(most + 1);
@@ -198,13 +212,8 @@ TEST(test_shard__as_many_tensors_as_are_planned_are_read_back)
     assert_line_has("shard 0 would hold 174762 tensors, more than 174761");
     layout_table_free(table);
     table = plan_scalars(most);
-    assert_int_equal(shard_geometry(&geometry, table, 0, identity.run, 1), 0);
-    uint8_t *header = malloc(geometry.data_start);
-    assert_int_equal(shard_header_write(header, &geometry, table, &identity), 0);
-    assert_int_equal(parse(&parsed, &need, header, geometry.data_start, geometry.file_bytes), 0);
-    assert_int_equal(parsed.num_tensors, most);
+    read_back(&parsed, table, &identity, most);
     shard_header_free(&parsed);
-    free(header);
     layout_table_free(table);
 }
 
@@ -222,7 +231,7 @@ TEST(test_shard__the_largest_header_fits_where_it_was_measured)
     identity.shards = 1;
     for (uint32_t longer = 0; longer < SHARD_ALIGN; longer++) {
         struct layout_table *table = NULL;
-        struct shard_geometry geometry;
+        struct shard_header parsed;
         for (uint32_t i = 0; i < count; i++) {
             char *name = slices[i].tensor.name;
             int more = (int)(longer + i) / TENSORS_OF_ALL;
@@ -231,16 +240,8 @@ TEST(test_shard__the_largest_header_fits_where_it_was_measured)
             snprintf(name, sizeof(slices[i].tensor.name), "w%02" PRIu32 ".%0*u", i, more, 0u);
         }
         assert_int_equal(layout_plan_save(&table, &list, &count, 1, LAYOUT_EQUAL_REPLICAS), 0);
-        assert_int_equal(shard_geometry(&geometry, table, 0, identity.run, 1), 0);
-        uint8_t *header = malloc(geometry.data_start);
-        assert_int_equal(shard_header_write(header, &geometry, table, &identity), 0);
-        struct shard_header parsed;
-        uint64_t need = 0;
-        assert_int_equal(parse(&parsed, &need, header, geometry.data_start, geometry.file_bytes),
-                         0);
-        assert_int_equal(parsed.num_tensors, count);
+        read_back(&parsed, table, &identity, count);
         shard_header_free(&parsed);
-        free(header);
         layout_table_free(table);
     }
 }
@@ -281,18 +282,13 @@ TEST(test_shard__data_start_does_not_depend_on_numbers_and_each_is_as_printf_has
 
 TEST(test_shard__write_refuses_bad_identities)
 {
-    struct shard_identity identity = bed.identity;
-    identity.run[0] = '/';
-    assert_int_equal(shard_header_write(bed.header, &bed.geometry, bed.table, &identity),
-                     ERR_INVALID);
-    identity = bed.identity;
-    identity.nonce[5] = 'X';
-    assert_int_equal(shard_header_write(bed.header, &bed.geometry, bed.table, &identity),
-                     ERR_INVALID);
-    identity = bed.identity;
-    identity.shard = RANKS;
-    assert_int_equal(shard_header_write(bed.header, &bed.geometry, bed.table, &identity),
-                     ERR_INVALID);
+    struct shard_identity bad[] = {bed.identity, bed.identity, bed.identity};
+    bad[0].run[0] = '/';
+    bad[1].nonce[5] = 'X';
+    bad[2].shard = RANKS;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(shard_header_write(bed.header, &bed.geometry, bed.table, &bad[i]),
+                         ERR_INVALID);
 }
 
 /* ---- reading back ---- */
@@ -348,10 +344,7 @@ TEST(test_shard__a_table_holds_every_sum_in_little_endian_and_zeros)
 TEST(test_shard__parse_gives_back_what_was_written)
 {
     struct shard_header parsed;
-    uint64_t need = 0;
-    assert_int_equal(
-        parse(&parsed, &need, bed.header, bed.geometry.data_start, bed.geometry.file_bytes), 0);
-    assert_int_equal(parsed.num_tensors, 5);
+    read_back(&parsed, bed.table, &bed.identity, 5);
     assert_string_equal(parsed.tensors[0].tensor.name, "positions");
     assert_string_equal(parsed.tensors[4].tensor.name, "a.mask");
     assert_is_written_header(&parsed);
@@ -468,21 +461,14 @@ TEST(test_shard__tensors_of_many_layouts_lie_where_theirs_do)
         }
     assert_int_equal(layout_plan_save(&table, list, counts, RANKS, LAYOUT_EQUAL_REPLICAS), 0);
     assert_int_equal(table->num_layouts, MANY / 2);
-    struct shard_geometry geometry;
     struct shard_header parsed;
-    uint64_t need = 0;
-    assert_int_equal(shard_geometry(&geometry, table, 1, bed.identity.run, RANKS), 0);
-    uint8_t *header = malloc(geometry.data_start);
-    assert_int_equal(shard_header_write(header, &geometry, table, &bed.identity), 0);
-    assert_int_equal(parse(&parsed, &need, header, geometry.data_start, geometry.file_bytes), 0);
-    assert_int_equal(parsed.num_tensors, MANY);
+    read_back(&parsed, table, &bed.identity, MANY);
     for (uint32_t t = 0; t < MANY; t++) {
         assert_string_equal(parsed.tensors[t].tensor.name, slices[1][t].tensor.name);
         assert_true(box_equal(&parsed.tensors[t].box, &slices[1][t].box, 2));
         assert_int_equal(parsed.tensors[t].tensor.shape[0], slices[1][t].tensor.shape[0]);
     }
     shard_header_free(&parsed);
-    free(header);
     layout_table_free(table);
 }
 
