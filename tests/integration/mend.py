@@ -81,6 +81,8 @@ def by_loads(world, options):
         test(f"byte {offset}: the list has a whole checkpoint again",
              [entry["durability"] for entry in world.listed(*world.where)] == ["bucket"] and
              world.cli("verify", "--store", world.store, run)[0] == 0, world.listed(*world.where))
+    test("the log says from where it was served",
+         "is damaged in the local tier, and served from the far one" in world.log())
     world.stop()
     os.remove(shard)
     world.start(*options)
