@@ -258,9 +258,10 @@ static void assert_manifest_is_refused(const struct victim *victim, bool in_summ
 
 /* ---- bytes ---- */
 
-TEST(test_damage__every_flipped_byte_of_a_manifest_is_found)
+#define DAMAGE_TEST(name) TEST_WITH(struct victim *victim, name, NULL, NULL)
+
+DAMAGE_TEST(test_damage__every_flipped_byte_of_a_manifest_is_found)
 {
-    struct victim *victim = *state;
     for (uint64_t at = 0; at < victim->manifest.size; at++) {
         if (!sample_takes(&victim->sample))
             continue;
@@ -271,9 +272,8 @@ TEST(test_damage__every_flipped_byte_of_a_manifest_is_found)
     assert_verify_is_content(victim);
 }
 
-TEST(test_damage__every_flipped_byte_of_a_header_is_found)
+DAMAGE_TEST(test_damage__every_flipped_byte_of_a_header_is_found)
 {
-    struct victim *victim = *state;
     for (uint64_t at = 0; at < victim->geometry[1].data_start; at++) {
         if (!sample_takes(&victim->sample))
             continue;
@@ -288,9 +288,8 @@ TEST(test_damage__every_flipped_byte_of_a_header_is_found)
     assert_verify_is_content(victim);
 }
 
-TEST(test_damage__every_flipped_byte_of_a_checksum_table_is_found)
+DAMAGE_TEST(test_damage__every_flipped_byte_of_a_checksum_table_is_found)
 {
-    struct victim *victim = *state;
     for (uint64_t at = victim->geometry[0].table_start; at < victim->shards[0].size; at++) {
         if (!sample_takes(&victim->sample))
             continue;
@@ -324,9 +323,8 @@ static void flip_pages(struct victim *victim, uint32_t shard)
     }
 }
 
-TEST(test_damage__a_flipped_byte_in_any_page_of_data_is_named_by_its_block)
+DAMAGE_TEST(test_damage__a_flipped_byte_in_any_page_of_data_is_named_by_its_block)
 {
-    struct victim *victim = *state;
     for (uint32_t shard = 0; shard < SHARDS; shard++)
         flip_pages(victim, shard);
     assert_verify_is_content(victim);
@@ -334,9 +332,8 @@ TEST(test_damage__a_flipped_byte_in_any_page_of_data_is_named_by_its_block)
 
 /* ---- lengths ---- */
 
-TEST(test_damage__every_truncation_of_a_manifest_is_found)
+DAMAGE_TEST(test_damage__every_truncation_of_a_manifest_is_found)
 {
-    struct victim *victim = *state;
     for (uint64_t size = victim->manifest.size; size-- > 0;) {
         if (size > 0 && !sample_takes(&victim->sample))
             continue;
@@ -347,9 +344,8 @@ TEST(test_damage__every_truncation_of_a_manifest_is_found)
     assert_verify_is_content(victim);
 }
 
-TEST(test_damage__every_truncation_of_a_shard_is_found)
+DAMAGE_TEST(test_damage__every_truncation_of_a_shard_is_found)
 {
-    struct victim *victim = *state;
     const struct shard_geometry *geometry = &victim->geometry[1];
     uint64_t size = victim->shards[1].size;
     while (size > 0) {
@@ -369,9 +365,8 @@ TEST(test_damage__every_truncation_of_a_shard_is_found)
     assert_verify_is_content(victim);
 }
 
-TEST(test_damage__bytes_that_do_not_belong_are_found)
+DAMAGE_TEST(test_damage__bytes_that_do_not_belong_are_found)
 {
-    const struct victim *victim = *state;
     write_at(&victim->shards[0], "", 1, victim->shards[0].size);
     assert_shard_is_refused(victim, 0, false);
     restore(&victim->shards[0]);
@@ -397,9 +392,8 @@ static void put_block(const struct victim *victim, uint32_t shard, uint64_t bloc
              block_bytes(victim, shard, block), block * CHECKSUM_BLOCK_BYTES);
 }
 
-TEST(test_damage__swapped_blocks_are_found_and_both_are_named)
+DAMAGE_TEST(test_damage__swapped_blocks_are_found_and_both_are_named)
 {
-    const struct victim *victim = *state;
     uint64_t full = victim->geometry[1].num_blocks - 1; /* the last one is shorter */
     for (uint64_t a = 0; a < full; a++) {
         for (uint64_t b = a + 1; b < full; b++) {
@@ -425,23 +419,20 @@ static void assert_other_blocks_are_found(const struct victim *victim, const str
     assert_verify_is_content(victim);
 }
 
-TEST(test_damage__blocks_of_the_same_place_in_another_shard_are_found)
+DAMAGE_TEST(test_damage__blocks_of_the_same_place_in_another_shard_are_found)
 {
-    const struct victim *victim = *state;
     uint64_t here = victim->geometry[1].num_blocks, there = victim->geometry[0].num_blocks;
     assert_other_blocks_are_found(victim, &victim->shards[0],
                                   (here < there ? here : there) - 1); /* the last one is shorter */
 }
 
-TEST(test_damage__stale_blocks_of_the_same_place_are_found)
+DAMAGE_TEST(test_damage__stale_blocks_of_the_same_place_are_found)
 {
-    const struct victim *victim = *state;
     assert_other_blocks_are_found(victim, &victim->older_shards[1], victim->geometry[1].num_blocks);
 }
 
-TEST(test_damage__stale_tables_headers_and_files_are_found)
+DAMAGE_TEST(test_damage__stale_tables_headers_and_files_are_found)
 {
-    const struct victim *victim = *state;
     const struct shard_geometry *geometry = &victim->geometry[1];
     const struct file *now = &victim->shards[1], *older = &victim->older_shards[1];
     assert_int_equal(older->size, now->size);
@@ -533,9 +524,8 @@ static int assert_ends_well(const struct victim *victim, int (*run)(const struct
     return error;
 }
 
-TEST(test_damage__a_manifest_of_any_text_makes_no_command_fail_otherwise)
+DAMAGE_TEST(test_damage__a_manifest_of_any_text_makes_no_command_fail_otherwise)
 {
-    struct victim *victim = *state;
     int (*const runs[])(const struct cli *) = {cli_verify, cli_list, cli_show, cli_diff};
     struct file text = victim->manifest;
     unsigned num_shown = 0;

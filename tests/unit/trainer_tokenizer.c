@@ -137,9 +137,10 @@ static void check_encoding(const struct bed *bed, const char *text, size_t bytes
     tokenizer_close(tokenizer);
 }
 
-TEST(test_tokenizer__encode_joins_the_lowest_rank_first)
+#define TOKENIZER_TEST(name) TEST_WITH(struct bed *bed, name, NULL, NULL)
+
+TOKENIZER_TEST(test_tokenizer__encode_joins_the_lowest_rank_first)
 {
-    const struct bed *bed = *state;
     char text[3000];
     check_encoding(bed, bed->words[0], 3000);
     fill_words(text, sizeof(text), 99); /* another text than it was trained on */
@@ -150,9 +151,8 @@ TEST(test_tokenizer__encode_joins_the_lowest_rank_first)
     check_encoding(bed, text, sizeof(text));
 }
 
-TEST(test_tokenizer__decode_gives_back_any_bytes)
+TOKENIZER_TEST(test_tokenizer__decode_gives_back_any_bytes)
 {
-    const struct bed *bed = *state;
     uint64_t seed = 3;
     struct tokenizer *tokenizer = opened(bed->model);
     for (size_t bytes = 0; bytes < 300; bytes++) {
@@ -171,9 +171,8 @@ TEST(test_tokenizer__decode_gives_back_any_bytes)
     tokenizer_close(tokenizer);
 }
 
-TEST(test_tokenizer__special_tokens_are_the_last_two_and_have_no_text)
+TOKENIZER_TEST(test_tokenizer__special_tokens_are_the_last_two_and_have_no_text)
 {
-    const struct bed *bed = *state;
     char *text;
     size_t bytes;
     struct tokenizer *tokenizer = opened(bed->model);
@@ -191,9 +190,8 @@ TEST(test_tokenizer__special_tokens_are_the_last_two_and_have_no_text)
     tokenizer_close(tokenizer);
 }
 
-TEST(test_tokenizer__a_very_long_piece_costs_no_square)
+TOKENIZER_TEST(test_tokenizer__a_very_long_piece_costs_no_square)
 {
-    const struct bed *bed = *state;
     size_t bytes = 2000000, count;
     char *text = malloc(bytes);
     int32_t *tokens;
@@ -228,9 +226,8 @@ static int open_file_with(const struct bed *bed, const char *extra)
     return result;
 }
 
-TEST(test_tokenizer__open_refuses_lines_that_do_not_fit)
+TOKENIZER_TEST(test_tokenizer__open_refuses_lines_that_do_not_fit)
 {
-    const struct bed *bed = *state;
     assert_int_equal(open_file_with(bed, ""), 0);
     assert_int_equal(open_file_with(bed, "YWI= 257\n\nYWJj 256"), 0); /* any order, blank lines */
     const char *const bad[] = {
@@ -257,9 +254,8 @@ TEST(test_tokenizer__open_refuses_lines_that_do_not_fit)
     assert_non_null(strstr(report_line(), "line 258"));
 }
 
-TEST(test_tokenizer__open_needs_every_single_byte)
+TOKENIZER_TEST(test_tokenizer__open_needs_every_single_byte)
 {
-    const struct bed *bed = *state;
     struct tokenizer *tokenizer;
     write_file(bed->other, "YQ== 0\nYg== 1\n", 14);
     assert_int_equal(tokenizer_open(&tokenizer, bed->other), ERR_CORRUPT);
@@ -330,17 +326,15 @@ static void write_json(const char *path)
     assert_int_equal(fclose(file), 0);
 }
 
-TEST(test_tokenizer__the_parts_of_a_cut_text_have_the_tokens_of_the_whole)
+TOKENIZER_TEST(test_tokenizer__the_parts_of_a_cut_text_have_the_tokens_of_the_whole)
 {
-    const struct bed *bed = *state;
     check_parts(bed->model, bed->words[0], 6000);
     write_json(bed->other);
     check_parts(bed->other, bed->words[0], 6000);
 }
 
-TEST(test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes)
+TOKENIZER_TEST(test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes)
 {
-    const struct bed *bed = *state;
     int32_t *tokens;
     char *text;
     size_t count, bytes;
@@ -459,9 +453,8 @@ static int open_changed(const struct bed *bed, const char *bytes, size_t num_byt
     return result;
 }
 
-TEST(test_tokenizer_sentencepiece__a_damaged_model_is_refused)
+TOKENIZER_TEST(test_tokenizer_sentencepiece__a_damaged_model_is_refused)
 {
-    const struct bed *bed = *state;
     static char whole[8192], changed[8192];
     FILE *file = fopen(RULES, "re");
     assert_non_null(file);
@@ -499,9 +492,8 @@ static int32_t end_with(const struct bed *bed, const char *name, const char *tex
     return end;
 }
 
-TEST(test_tokenizer_json__files_beside_it_name_the_end_that_it_does_not)
+TOKENIZER_TEST(test_tokenizer_json__files_beside_it_name_the_end_that_it_does_not)
 {
-    const struct bed *bed = *state;
     const char *files[] = {"tokenizer_config.json", "generation_config.json", "config.json"};
     char path[160];
     write_json(bed->other);
@@ -526,9 +518,8 @@ TEST(test_tokenizer_json__files_beside_it_name_the_end_that_it_does_not)
     }
 }
 
-TEST(test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens)
+TOKENIZER_TEST(test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens)
 {
-    const struct bed *bed = *state;
     struct encoder *encoder;
     struct vocab vocab;
     const int32_t *tokens;

@@ -125,9 +125,10 @@ TEST(test_tokens_file__reads_back_tokens_documents_and_masks)
     check_file(*state, 128256, true);
 }
 
-TEST(test_tokens_file__identity_is_the_hash_of_the_tokens_and_of_a_mask)
+#define FILE_TEST(name) TEST_WITH(struct bed *bed, name, NULL, NULL)
+
+FILE_TEST(test_tokens_file__identity_is_the_hash_of_the_tokens_and_of_a_mask)
 {
-    struct bed *bed = *state;
     uint16_t narrow[COUNT];
     uint64_t plain = write_random(bed, false, 3).hash;
     for (uint32_t i = 0; i < COUNT; i++)
@@ -149,9 +150,8 @@ static void change_file(const struct bed *bed, long at, unsigned char with)
     assert_int_equal(fclose(file), 0);
 }
 
-TEST(test_tokens_file__every_header_field_is_proven_at_open)
+FILE_TEST(test_tokens_file__every_header_field_is_proven_at_open)
 {
-    struct bed *bed = *state;
     struct tokens_file *file;
     (void)write_random(bed, true, 3);
     for (long at = 0; at < TOKENS_HEADER_BYTES; at += at < 160 ? 1 : 97) {
@@ -164,9 +164,8 @@ TEST(test_tokens_file__every_header_field_is_proven_at_open)
     tokens_file_close(file);
 }
 
-TEST(test_tokens_file__a_damaged_block_is_found_when_it_is_read_and_no_other)
+FILE_TEST(test_tokens_file__a_damaged_block_is_found_when_it_is_read_and_no_other)
 {
-    struct bed *bed = *state;
     struct tokens_file *file;
     struct tokens_header header = write_random(bed, true, 3);
     long block = (long)tokens_block_bytes(&header), table = (long)header.table_offset;
@@ -196,9 +195,8 @@ static void copy_bytes(const char *from, long from_at, const char *to, long to_a
     free(buffer);
 }
 
-TEST(test_tokens_file__a_block_of_another_place_or_file_is_damage)
+FILE_TEST(test_tokens_file__a_block_of_another_place_or_file_is_damage)
 {
-    struct bed *bed = *state;
     struct tokens_file *file;
     char other[96];
     snprintf(other, sizeof other, "%s.other", bed->path);
@@ -222,9 +220,8 @@ TEST(test_tokens_file__a_block_of_another_place_or_file_is_damage)
     unlink(other);
 }
 
-TEST(test_tokens_file__a_file_of_another_size_is_refused)
+FILE_TEST(test_tokens_file__a_file_of_another_size_is_refused)
 {
-    struct bed *bed = *state;
     struct tokens_file *file;
     struct tokens_header header = write_random(bed, false, 3);
     off_t bytes = (off_t)(header.table_offset + 4 * 8);
@@ -259,9 +256,8 @@ static void write_format_1(const struct bed *bed, uint32_t count, uint32_t vocab
     assert_int_equal(fclose(file), 0);
 }
 
-TEST(test_tokens_file__format_1_opens_with_its_documents_derived)
+FILE_TEST(test_tokens_file__format_1_opens_with_its_documents_derived)
 {
-    struct bed *bed = *state;
     struct tokens_file *file;
     fill_tokens(bed, 500, 8);
     write_format_1(bed, COUNT, 500);
@@ -284,9 +280,8 @@ TEST(test_tokens_file__format_1_opens_with_its_documents_derived)
     tokens_file_close(file);
 }
 
-TEST(test_tokens_file__tokens_beyond_the_vocabulary_are_damage)
+FILE_TEST(test_tokens_file__tokens_beyond_the_vocabulary_are_damage)
 {
-    struct bed *bed = *state;
     struct tokens_file *file;
     fill_tokens(bed, 500, 8);
     bed->tokens[40] = 500;
@@ -298,9 +293,8 @@ TEST(test_tokens_file__tokens_beyond_the_vocabulary_are_damage)
 
 /* ---- writing ---- */
 
-TEST(test_tokens_file__a_writer_that_ends_early_leaves_nothing)
+FILE_TEST(test_tokens_file__a_writer_that_ends_early_leaves_nothing)
 {
-    struct bed *bed = *state;
     struct tokens_writer *writer;
     struct tokens_writer_options options = {bed->path, HASH, 300, -1, -1, false};
     unlink(bed->path);
@@ -320,9 +314,8 @@ static bool stop_at_once(void *user, uint64_t done, uint64_t total)
     return ++*calls < 2;
 }
 
-TEST(test_tokens_file__a_check_can_be_ended)
+FILE_TEST(test_tokens_file__a_check_can_be_ended)
 {
-    struct bed *bed = *state;
     struct tokens_file *file;
     uint64_t calls = 0;
     (void)write_random(bed, false, 3);
