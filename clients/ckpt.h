@@ -305,9 +305,10 @@ void ckpt_note_lane(struct ckpt *ckpt, const struct ckpt_doing *doing);
  * other rank. When a rank is lost ckptd then names the one whose process gave no sign. Any thread,
  * before ckpt_close. */
 void ckpt_note_alive(struct ckpt *ckpt);
-/* Finds the rank of the run on this ckptd whose process has stood still for the longest time, while
- * others ran. For a rank that has waited too long: ckptd's answer takes at most timeout_ms. Any
- * thread, before ckpt_close. CKPT_NOT_FOUND: there is none, or ckptd is an older one. */
+/* Finds the rank of the run on this ckptd that has given no sign of life (ckpt_note_alive) for the
+ * longest time, while others did. For a rank that has waited too long: ckptd's answer takes at most
+ * timeout_ms. Any thread, before ckpt_close. CKPT_NOT_FOUND: there is none, or ckptd is an older
+ * one. */
 int ckpt_find_still(struct ckpt *ckpt, uint32_t *out_rank, double *out_seconds,
                     uint32_t timeout_ms);
 /* The number of saves of the run, as described, for which ckptd's disk has space. -1: a rule of

@@ -103,7 +103,7 @@ static void do_history(struct service *service, struct rpc_call *call,
         snprintf(
             now, sizeof now,
             "{\"time\":\"%s\",\"event\":\"still\",\"by\":\"rank %u\",\"detail\":\"its process has "
-            "stood still for %.1f s\",\"rank\":%u,\"seconds\":%.1f}\n",
+            "shown no sign of life for %.1f s\",\"rank\":%u,\"seconds\":%.1f}\n",
             time, rank, seconds, rank, seconds);
     history_call(service, call, request, now);
 }

@@ -35,7 +35,7 @@ stop_rank() { # RANK [SETTING...]: its error in $run.log
     ended
 }
 names_rank() { # another one does: the launcher wakes the stopped rank to end it
-    local what="\(the process of rank $rank has stood still for [0-9.]+ s\)"
+    local what="\(the process of rank $rank has shown no sign of life for [0-9.]+ s\)"
     says "$run" "error train: rank [^$rank]: .*$what"
 }
 

@@ -117,7 +117,8 @@ int comm_compare(const struct comm *comm, const struct comm_call *call, const st
     return 0;
 }
 
-/* " (the process of rank 1 stands still for 5.3 s)", or "": none does that is known. */
+/* " (the process of rank 1 has shown no sign of life for 5.3 s)", or "": none does that is known.
+ */
 static void tell_still(const struct comm *comm, char out[COMM_STILL_MAX])
 {
     struct flight_options options = flight_options_of(comm->flight);
@@ -125,8 +126,9 @@ static void tell_still(const struct comm *comm, char out[COMM_STILL_MAX])
     out[0] = '\0';
     if (flight_find_still(&still, options.folder, options.prefix) ||
         flight_ask_still(comm->flight, &still))
-        snprintf(out, COMM_STILL_MAX, " (the process of rank %u has stood still for %.1f s)",
-                 still.rank, still.seconds);
+        snprintf(out, COMM_STILL_MAX,
+                 " (the process of rank %u has shown no sign of life for %.1f s)", still.rank,
+                 still.seconds);
 }
 
 int comm_late(const struct comm *comm, const struct comm_call *call)
