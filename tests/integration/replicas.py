@@ -180,7 +180,7 @@ def found_by_a_replay(world, right):
     code, said = run.replay(PAUSED + 2)
     test("a later step is the same from there on, and the replay says where it began",
          code == 0 and re.search(
-             rf"step {PAUSED + 2}: the same bits \(compared: 2 losses; this step has no checkpoint"
+             rf"step {PAUSED + 2}: the same bits \(compared: 2 losses; no checkpoint is known to "
              rf"(.|\n)* took the checkpoint of step {PAUSED} as right; "
              rf"--checkpoint.load_step {SAVED} ", said), (code, said))
     code, said = run.replay(PAUSED + 2, "--checkpoint.load_step", SAVED)

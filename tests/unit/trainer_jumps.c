@@ -45,13 +45,4 @@ TEST(test_jumps__what_is_no_list_is_refused)
     }
 }
 
-TEST(test_jumps__the_oldest_one_that_a_step_passes)
-{
-    const struct jumps jumps = {.num = 4, .of = {{90, 6}, {48, 6}, {12, 6}, {42, 6}}};
-    assert_int_equal(jumps_oldest_passed(&jumps, 42), 1); /* passes 48, too, which is older */
-    assert_int_equal(jumps_oldest_passed(&jumps, 12), 2);
-    assert_int_equal(jumps_oldest_passed(&jumps, 90), 0);
-    assert_int_equal(jumps_oldest_passed(&jumps, 18), 4); /* none */
-}
-
 SUITE(NULL, NULL)

@@ -468,6 +468,11 @@ uint32_t trainer_config_leaves(const void *config, int64_t step)
     return (uint32_t)micro_batches;
 }
 
+uint64_t trainer_config_samples(const struct config *config, int64_t step)
+{
+    return trainer_config_leaves(config, step) * (uint64_t)config->local_batch_size;
+}
+
 void trainer_config_print_help(void)
 {
     printf(

@@ -301,6 +301,7 @@ int64_t config_last_rank(const char *list); /* the greatest in the list; -1: it 
 char *trainer_config_to_json(const struct config *config);
 /* Micro-batches (leaves) of the step that follows `step` steps; `config` is a struct config. */
 uint32_t trainer_config_leaves(const void *config, int64_t step);
+uint64_t trainer_config_samples(const struct config *config, int64_t step); /* of all leaves */
 void trainer_config_print_help(void);
 
 /* The number of processes that the launcher started; 1 without a launcher. */

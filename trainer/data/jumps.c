@@ -5,38 +5,19 @@
 
 #include <stdbool.h>
 
-/* The jump that contains the sample; jumps->num: none. */
-static uint32_t find_jump(const struct jumps *jumps, uint64_t sample)
-{
-    uint32_t i = 0;
-    while (i < jumps->num &&
-           !(sample >= jumps->of[i].first && sample - jumps->of[i].first < jumps->of[i].count))
-        i++;
-    return i;
-}
-
-static uint64_t pass(const struct jumps *jumps, uint64_t next, uint32_t *oldest)
-{
-    *oldest = jumps->num;
-    /* Another jump, made later, may begin after one. */
-    for (uint32_t i = find_jump(jumps, next); i < jumps->num; i = find_jump(jumps, next)) {
-        next = jumps->of[i].first + jumps->of[i].count;
-        *oldest = i < *oldest ? i : *oldest;
-    }
-    return next;
-}
-
 uint64_t jumps_pass(const struct jumps *jumps, uint64_t next)
 {
-    uint32_t oldest;
-    return pass(jumps, next, &oldest);
-}
-
-uint32_t jumps_oldest_passed(const struct jumps *jumps, uint64_t next)
-{
-    uint32_t oldest;
-    (void)pass(jumps, next, &oldest);
-    return oldest;
+    bool is_moved = true;
+    while (is_moved) { /* another jump, made later, may begin after it */
+        is_moved = false;
+        for (uint32_t i = 0; i < jumps->num; i++) {
+            const struct jump *jump = &jumps->of[i];
+            bool is_inside = next >= jump->first && next - jump->first < jump->count;
+            next = is_inside ? jump->first + jump->count : next;
+            is_moved = is_moved || is_inside;
+        }
+    }
+    return next;
 }
 
 json_t *jumps_json(const struct jumps *jumps)

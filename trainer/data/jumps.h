@@ -22,8 +22,6 @@ struct jumps {
 
 /* The first sample from `next` on that is not left out. */
 uint64_t jumps_pass(const struct jumps *jumps, uint64_t next);
-/* The index of the oldest jump that jumps_pass() passes; jumps->num: none. */
-uint32_t jumps_oldest_passed(const struct jumps *jumps, uint64_t next);
 /* [[42, 6], ...]; NULL: no memory. */
 json_t *jumps_json(const struct jumps *jumps);
 /* Reads jumps_json; NULL: none. ERR_CORRUPT: it is not such a list, or longer than JUMPS_MAX. */

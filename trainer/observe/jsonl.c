@@ -140,8 +140,7 @@ void jsonl_step(struct jsonl *j, const struct progress *p, const struct step_res
 {
     if (j == NULL || j->is_broken)
         return;
-    uint64_t samples = trainer_config_leaves(j->config, p->step - 1);
-    samples *= (uint64_t)j->config->local_batch_size;
+    uint64_t samples = trainer_config_samples(j->config, p->step - 1);
     json_t *line = begin_line(j, "step", p->step);
     set(line, "loss", p->loss);
     set(line, "max_loss", result->max_loss);

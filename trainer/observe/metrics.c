@@ -464,8 +464,7 @@ void metrics_step(struct metrics *m, const struct progress *p, const struct step
     if (m->of.rank != 0)
         return;
     history_add(m->of.history, p->step, p->loss);
-    uint64_t samples = (uint64_t)trainer_config_leaves(m->of.config, p->step - 1) *
-                       (uint64_t)m->of.config->local_batch_size;
+    uint64_t samples = trainer_config_samples(m->of.config, p->step - 1);
     log_debug("data",
               "step %" PRId64 ": samples %" PRIu64 " to %" PRIu64
               ", their tokens' digest %016" PRIx64,

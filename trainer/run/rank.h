@@ -32,8 +32,9 @@ struct rank {
     int64_t loaded_step;      /* the step from which this start continues */
     bool has_stepped;         /* this start has made a step */
     struct recorded recorded; /* rank 0: for a replay */
-    /* The replayed step was undone: its samples as it was first made. Count 0: it was not. */
-    struct jump undone;
+    /* The replayed step as it was first made, if it was undone; else it has no samples. Step 0: its
+     * numbers are not known. */
+    struct broken_step undone;
 };
 
 /* Opens data, kernels, model, layouts, memory, ckptd; the caller has set the borrowed parts of

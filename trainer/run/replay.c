@@ -27,7 +27,6 @@ static bool compare(int64_t step, const char *what, double then, double now)
 
 static void explain(const struct rank *r)
 {
-    const struct config *config = r->config;
     uint64_t then = r->recorded.tokens_digest, now = r->progress.tokens_digest;
     if (then != 0 && then != now) {
         log_error("replay",
@@ -37,7 +36,7 @@ static void explain(const struct rank *r)
         return;
     }
     log_error("replay", "%s",
-              config->reduction == REDUCTION_FAST
+              r->config->reduction == REDUCTION_FAST
                   ? "training.reduction = \"fast\" does not promise the same bits on another mesh"
                   : "see the lines of \"checkpoint\" above for a setting, a library or a version "
                     "that was different when the checkpoint was made. If there is none, a core, a "
@@ -49,47 +48,39 @@ int replay_begin(struct rank *r)
 {
     struct jumps *jumps = &r->progress.jumps;
     bool is_first = r->world->rank == 0;
-    int rc = is_first ? snapshot_recorded(r->snapshot, r->config->replay_step, r->loaded_step,
-                                          &r->recorded)
-                      : 0;
+    int rc = is_first ? snapshot_recorded(r->snapshot, r->loaded_step, &r->recorded) : 0;
     ERR_TRY(parallel_agree(r->world, rc));
     if (is_first)
         *jumps = r->recorded.jumps;
     return comm_broadcast(r->world, jumps, sizeof(*jumps), 0);
 }
 
-/* The record of the replayed step, which was undone; NULL: it was not, or has no record. */
-static const struct broken_step *find_undone(const struct rank *r, int64_t step)
-{
-    if (r->undone.count == 0)
-        return NULL;
-    return broken_find(&r->recorded.broken, step, r->undone.first);
-}
-
-/* An undone step began where a jump begins. So the oldest jump that it passes, and those made
- * later, did not exist when it was first made. */
+/* A step that passes a jump was undone, and had no jump before it when it was first made. What was
+ * recorded of it later is of the step as it was made again. */
 void replay_as_first_made(struct rank *r)
 {
     struct progress *p = &r->progress;
-    uint32_t oldest = jumps_oldest_passed(&p->jumps, p->next_sample);
-    if (oldest == p->jumps.num)
+    if (jumps_pass(&p->jumps, p->next_sample) == p->next_sample)
         return;
-    p->jumps.num = oldest;
-    uint64_t samples = trainer_config_leaves(r->config, p->step);
-    samples *= (uint64_t)r->config->local_batch_size;
-    r->undone = (struct jump){jumps_pass(&p->jumps, p->next_sample), samples};
-    if (r->world->rank != 0)
-        return;
-    const struct broken_step *known = find_undone(r, p->step + 1);
-    log_warn("replay",
-             "step %" PRId64 " was rolled back and made again without samples %" PRIu64
-             " to %" PRIu64 ": it is replayed as it was first made, with them%s%s",
-             p->step + 1, r->undone.first, r->undone.first + samples - 1, known != NULL ? "; " : "",
-             known != NULL ? known->why : "");
+    p->jumps.num = 0; /* the replay makes no other step */
+    r->recorded.attempt = 0;
+    r->recorded.has_norm = false;
+    r->recorded.tokens_digest = 0;
+    const struct broken_step *known = broken_find(&r->recorded.broken, p->step + 1, p->next_sample);
+    r->undone = known != NULL ? *known : (struct broken_step){.step = 0};
+    r->undone.samples = (struct jump){p->next_sample, trainer_config_samples(r->config, p->step)};
+    if (r->world->rank == 0)
+        log_warn("replay",
+                 "step %" PRId64 " was rolled back and made again without samples %" PRIu64
+                 " to %" PRIu64 ": it is replayed as it was first made, with them%s%s",
+                 p->step + 1, p->next_sample, p->next_sample + r->undone.samples.count - 1,
+                 known != NULL ? "; " : "", r->undone.why);
 }
 
-static bool compare_undone(const struct progress *p, const struct broken_step *then)
+static bool compare_undone(const struct rank *r)
 {
+    const struct broken_step *then = &r->undone;
+    const struct progress *p = &r->progress;
     double loss = isfinite(p->loss) ? p->loss : (double)NAN;
     double norm = isfinite(p->grad_norm) ? p->grad_norm : (double)NAN;
     return compare(p->step, "loss", then->loss, loss) &&
@@ -126,11 +117,11 @@ static void log_start(const struct rank *r)
 
 static void log_same(const struct rank *r, uint32_t losses, const struct state_compared *state)
 {
-    const char *norm = r->recorded.has_norm && r->undone.count == 0 ? ", the gradient norm" : "";
-    char rest[96] = "; this step has no checkpoint, so its state is not compared";
-    if (find_undone(r, r->progress.step) != NULL)
+    const char *norm = r->recorded.has_norm ? ", the gradient norm" : "";
+    char rest[96] = "; no checkpoint is known to have the state of this step";
+    if (r->undone.step > 0)
         snprintf(rest, sizeof(rest), " and those of the undone step");
-    else if (r->undone.count > 0)
+    else if (r->undone.samples.count > 0)
         snprintf(rest, sizeof(rest), "; no numbers of the undone step are recorded");
     else if (state->num > 0)
         snprintf(rest, sizeof(rest), ", %u tensors of the checkpoint", state->num);
@@ -158,14 +149,13 @@ static bool compare_losses(const struct rank *r, int64_t last, uint32_t *out_com
 static int compare_recorded(const struct rank *r, const struct state_compared *state)
 {
     const struct progress *p = &r->progress;
-    const struct broken_step *then = find_undone(r, p->step);
-    bool is_undone = r->undone.count > 0;
+    bool is_known = r->undone.step > 0;
     uint32_t compared;
-    if (!compare_losses(r, is_undone ? p->step - 1 : p->step, &compared))
+    if (!compare_losses(r, r->undone.samples.count > 0 ? p->step - 1 : p->step, &compared))
         return REPLAY_DIFFERS;
-    if (is_undone ? then != NULL && !compare_undone(p, then) : !compare_checkpoint(r, state))
+    if (is_known ? !compare_undone(r) : !compare_checkpoint(r, state))
         return REPLAY_DIFFERS;
-    if (compared == 0 && state->num == 0 && then == NULL) {
+    if (compared == 0 && state->num == 0 && !is_known) {
         log_error("replay",
                   "nothing is compared: the run's newest checkpoint has no loss of steps %" PRId64
                   " to %" PRId64,
@@ -195,8 +185,7 @@ static void describe(const struct rank *r, const struct progress *next, uint32_t
 {
     const struct config *config = r->config;
     uint64_t batch = (uint64_t)config->local_batch_size, of_source;
-    uint64_t samples = trainer_config_leaves(config, next->step - 1) * batch;
-    uint64_t number = next->next_sample - samples + sample;
+    uint64_t number = next->next_sample - trainer_config_samples(config, next->step - 1) + sample;
     uint32_t source = data_locate(r->data, number, &of_source);
     uint64_t at = of_source * (uint64_t)config->seq_len;
     snprintf(out, CONFIG_TEXT_MAX,
@@ -261,7 +250,7 @@ int replay_blame(struct rank *r, const struct progress *next)
 int replay_compare(struct rank *r, int *out_exit)
 {
     struct state_compared state = {.num = 0};
-    int64_t attempt = r->undone.count == 0 ? r->recorded.attempt : 0, result = EXIT_DONE;
+    int64_t attempt = r->recorded.attempt, result = EXIT_DONE;
     ERR_TRY(comm_broadcast(r->world, &attempt, sizeof(attempt), 0));
     if (attempt > 0)
         ERR_TRY(snapshot_compare_made(r->snapshot, r->progress.step, attempt, &state));

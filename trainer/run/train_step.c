@@ -47,8 +47,7 @@ static int decide(void *user, const struct step_result *result)
     struct progress *next = &made->next;
     const struct config *config = r->config;
     double lr = schedule_lr(config, next->schedule_update);
-    uint64_t samples = trainer_config_leaves(config, next->step);
-    samples *= (uint64_t)config->local_batch_size;
+    uint64_t samples = trainer_config_samples(config, next->step);
     next->step++;
     next->schedule_update++;
     next->next_sample += samples;

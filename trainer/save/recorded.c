@@ -28,17 +28,19 @@ static int read_state(json_t **out, int64_t *out_attempt, const struct snapshot 
 }
 
 /* `attempt`: of the step's own checkpoint, whose numbers are `metrics`; `newest`: of the newest. */
-static void take_step(struct recorded *out, const struct snapshot *s, int64_t step,
-                      const json_t *metrics, int64_t attempt, int64_t newest)
+static void take_step(struct recorded *out, const struct snapshot *s, const json_t *metrics,
+                      int64_t attempt, int64_t newest)
 {
     const json_t *loss = json_object_get(metrics, "loss");
     const json_t *norm = json_object_get(metrics, "grad_norm");
     double kept;
     bool counts = attempt == newest || attempt == (int64_t)s->times.from_attempt;
-    if (json_is_real(loss) && history_find(&out->losses, step, &kept))
+    if (json_is_real(loss) && history_find(&out->losses, s->config->replay_step, &kept))
         counts = kept == json_number_value(loss);
-    out->attempt = counts ? attempt : 0;
-    out->has_norm = counts && json_is_real(norm);
+    if (!counts)
+        return;
+    out->attempt = attempt;
+    out->has_norm = json_is_real(norm);
     out->grad_norm = json_number_value(norm);
     const char *digest = json_string_value(json_object_get(metrics, "tokens_digest"));
     if (digest == NULL || strlen(digest) != CHECKSUM_DIGITS ||
@@ -46,27 +48,30 @@ static void take_step(struct recorded *out, const struct snapshot *s, int64_t st
         out->tokens_digest = 0;
 }
 
-/* The newest undamaged checkpoint before that step; -1: none. */
-static int find_older(int64_t *out, const struct snapshot *s, int64_t below)
+/* The first and the last step below that one with an undamaged checkpoint; -1: none. */
+static int find_steps(const struct snapshot *s, int64_t below, int64_t *out_first,
+                      int64_t *out_last)
 {
     struct ckpt_list *list = NULL;
-    *out = -1;
+    *out_first = *out_last = -1;
     ERR_TRY(ckpt_list(s->ckpt, false, &list));
-    for (uint32_t i = 0; i < list->num_entries; i++) {
+    for (uint32_t i = 0; i < list->num_entries; i++) { /* by attempt, then by step */
         int64_t step = (int64_t)list->entries[i].info.step;
-        if (list->entries[i].damage[0] == '\0' && step < below && step > *out)
-            *out = step;
+        if (list->entries[i].damage[0] != '\0' || step >= below)
+            continue;
+        *out_first = *out_first < 0 || step < *out_first ? step : *out_first;
+        *out_last = step > *out_last ? step : *out_last;
     }
     ckpt_list_free(list);
     return 0;
 }
 
-int snapshot_recorded(struct snapshot *s, int64_t step, int64_t loaded, struct recorded *out)
+int snapshot_recorded(struct snapshot *s, int64_t loaded, struct recorded *out)
 {
     json_t *state;
-    int64_t newest, attempt;
+    int64_t newest, attempt, first;
     *out = (struct recorded){.has_norm = false};
-    ERR_TRY(find_older(&out->older_step, s, loaded));
+    ERR_TRY(find_steps(s, loaded, &first, &out->older_step));
     ERR_TRY(read_state(&state, &newest, s, CKPT_NEWEST));
     history_read(&out->losses, json_object_get(state, "history"));
     broken_read(&out->broken, json_object_get(state, "broken"));
@@ -74,24 +79,19 @@ int snapshot_recorded(struct snapshot *s, int64_t step, int64_t loaded, struct r
     json_decref(state);
     if (rc != 0)
         return rc;
-    rc = read_state(&state, &attempt, s, step);
+    rc = read_state(&state, &attempt, s, s->config->replay_step);
     if (rc == 0)
-        take_step(out, s, step, json_object_get(state, "metrics"), attempt, newest);
+        take_step(out, s, json_object_get(state, "metrics"), attempt, newest);
     json_decref(state);
     return rc == ERR_NOT_FOUND ? 0 : rc;
 }
 
 int snapshot_fail_replay(const struct snapshot *s)
 {
-    struct ckpt_list *list = NULL;
-    int64_t first = INT64_MAX;
-    ERR_TRY(ckpt_list(s->ckpt, false, &list));
-    for (uint32_t i = 0; i < list->num_entries; i++)
-        if (list->entries[i].damage[0] == '\0' && (int64_t)list->entries[i].info.step < first)
-            first = (int64_t)list->entries[i].info.step;
-    ckpt_list_free(list);
+    int64_t first, last;
+    ERR_TRY(find_steps(s, s->config->steps, &first, &last));
     char hint[96] = "let the run save a checkpoint first";
-    if (first < s->config->steps)
+    if (first >= 0)
         snprintf(hint, sizeof(hint), "give a step from %" PRId64 " to %" PRId64, first + 1,
                  s->config->steps);
     return report_error(ERR_NOT_FOUND, hint,

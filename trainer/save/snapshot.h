@@ -103,15 +103,14 @@ struct recorded {
     struct history losses; /* of the newest checkpoint */
     struct jumps jumps;    /* likewise */
     struct broken_steps broken;
-    int64_t attempt; /* of the step's own checkpoint; 0: it has none: */
+    int64_t attempt; /* of the replayed step's own checkpoint; 0: none is known: */
     bool has_norm;
     double grad_norm;
     uint64_t tokens_digest; /* 0: not known */
     int64_t older_step;     /* the newest checkpoint before the loaded one; -1: none */
 };
-/* Rank 0 only. `step`: the step whose gradient norm is wanted; `loaded`: the loaded one. */
-int snapshot_recorded(struct snapshot *snapshot, int64_t step, int64_t loaded,
-                      struct recorded *out);
+/* Rank 0 only. `loaded`: the loaded step. */
+int snapshot_recorded(struct snapshot *snapshot, int64_t loaded, struct recorded *out);
 
 /* The tensors of the state, compared by digests with those of a checkpoint. */
 struct state_compared {
