@@ -114,6 +114,21 @@ static void compare(struct state_compared *out, const struct arrived *a,
     }
 }
 
+/* After a load all tensors must be the same. */
+static int judge_load(const struct state_compared *compared, int64_t step, int64_t attempt)
+{
+    if (compared->num_apart > 0)
+        return report_error(ERR_ABORTED,
+                            "start the run again; if it happens again test the GPUs, their "
+                            "links and the memory of these hosts",
+                            "%s on the devices is not that of step %" PRId64 " of attempt %" PRId64
+                            ": its digest differs",
+                            compared->first_apart, step, attempt);
+    log_info("checkpoint", "the devices hold the saved state: digests of %u tensors are the same",
+             compared->num);
+    return 0;
+}
+
 /* Called on rank 0. */
 static int compare_with(struct state_compared *out, const struct arrived *a, struct ckpt *ckpt,
                         int64_t step, int64_t attempt)
@@ -122,7 +137,7 @@ static int compare_with(struct state_compared *out, const struct arrived *a, str
     ERR_TRY(ckpt_metadata(ckpt, step, (uint64_t)attempt, &metadata));
     compare(out, a, metadata);
     ckpt_metadata_free(metadata);
-    return 0;
+    return a->is_made ? 0 : judge_load(out, step, attempt);
 }
 
 /* Rank 0 gets *out. Collective. */
@@ -140,21 +155,6 @@ static int compare_all(struct state_compared *out, struct arrived *a, struct ckp
     return rc;
 }
 
-/* Called on rank 0. */
-static int judge_load(const struct state_compared *compared, int64_t step, int64_t attempt)
-{
-    if (compared->num_apart > 0)
-        return report_error(ERR_ABORTED,
-                            "start the run again; if it happens again test the GPUs, their "
-                            "links and the memory of these hosts",
-                            "%s on the devices is not that of step %" PRId64 " of attempt %" PRId64
-                            ": its digest differs",
-                            compared->first_apart, step, attempt);
-    log_info("checkpoint", "the devices hold the saved state: digests of %u tensors are the same",
-             compared->num);
-    return 0;
-}
-
 int snapshot_check_arrived(struct snapshot *s, struct ckpt *ckpt, int64_t step, int64_t attempt,
                            bool has_moments)
 {
@@ -162,9 +162,7 @@ int snapshot_check_arrived(struct snapshot *s, struct ckpt *ckpt, int64_t step, 
     struct state_compared compared;
     if (s->device_copy == NULL)
         return 0;
-    ERR_TRY(compare_all(&compared, &a, ckpt, step, attempt));
-    int rc = snapshot_is_rank_0(s) ? judge_load(&compared, step, attempt) : 0;
-    return parallel_agree(s->mesh->world, rc);
+    return compare_all(&compared, &a, ckpt, step, attempt);
 }
 
 int snapshot_compare_made(struct snapshot *s, int64_t step, int64_t attempt,
