@@ -53,15 +53,21 @@ TEST(test_broken__a_checkpoint_has_them_and_an_older_one_has_none)
 
 TEST(test_broken__entries_of_another_form_are_passed_over)
 {
-    static const char text[] =
-        "[{}, 7, {\"step\": 0, \"kind\": \"outlying\", \"policy\": \"skip\", \"first_sample\": 0, "
-        "\"last_sample\": 5, \"reason\": \"\"}, {\"step\": 3, \"kind\": \"late\", \"policy\": "
-        "\"skip\", \"first_sample\": 0, \"last_sample\": 5, \"reason\": \"\"}, {\"step\": 4, "
-        "\"kind\": \"outlying\", \"policy\": \"skip\", \"first_sample\": 6, \"last_sample\": 5, "
-        "\"reason\": \"\"}, {\"step\": 5, \"kind\": \"outlying\", \"policy\": \"skip\", "
-        "\"first_sample\": 6, \"last_sample\": 11, \"reason\": \"\"}]";
-    json_t *json = json_loads(text, 0, NULL);
-    assert_non_null(json);
+    static const struct {
+        int64_t step;
+        const char *kind;
+        int64_t first, last;
+    } of[] = {{0, "outlying", 0, 5},
+              {3, "late", 0, 5},
+              {4, "outlying", 6, 5},
+              {6, "outlying", -1, INT64_MAX},
+              {5, "outlying", 6, 11}};
+    json_t *json = json_pack("[{} i]", 7);
+    for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++)
+        json_array_append_new(json,
+                              json_pack("{sI ss ss sI sI ss}", "step", of[i].step, "kind",
+                                        of[i].kind, "policy", "skip", "first_sample", of[i].first,
+                                        "last_sample", of[i].last, "reason", ""));
     broken_read(&read, json);
     json_decref(json);
     assert_int_equal(read.num, 1);

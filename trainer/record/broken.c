@@ -81,29 +81,29 @@ static double read_number(const json_t *value)
     return json_is_number(value) ? json_number_value(value) : (double)NAN;
 }
 
-/* Returns the place of the name; -1: it has none. */
-static int find_name(const char *const names[2], const char *name)
+/* False: the name is neither of the two. */
+static bool read_name(bool *out, const char *const names[2], const char *name)
 {
-    return strcmp(name, names[0]) == 0 ? 0 : strcmp(name, names[1]) == 0 ? 1 : -1;
+    *out = strcmp(name, names[1]) == 0;
+    return *out || strcmp(name, names[0]) == 0;
 }
 
 static bool read_step(struct broken_step *out, const json_t *json)
 {
     json_int_t step, first, last;
     const char *kind, *policy, *why;
+    *out = (struct broken_step){.loss = read_number(json_object_get(json, "loss")),
+                                .grad_norm = read_number(json_object_get(json, "grad_norm"))};
     if (json_unpack((json_t *)(uintptr_t)json, "{sI ss ss sI sI ss}", "step", &step, "kind", &kind,
                     "policy", &policy, "first_sample", &first, "last_sample", &last, "reason",
-                    &why) != 0)
+                    &why) != 0 ||
+        step <= 0 || first < 0 || last < first || !read_name(&out->is_outlying, kinds, kind) ||
+        !read_name(&out->is_rolled_back, policies, policy))
         return false;
-    *out = (struct broken_step){.step = step,
-                                .is_outlying = find_name(kinds, kind) == 1,
-                                .is_rolled_back = find_name(policies, policy) == 1,
-                                .samples = {(uint64_t)first, (uint64_t)(last - first) + 1},
-                                .loss = read_number(json_object_get(json, "loss")),
-                                .grad_norm = read_number(json_object_get(json, "grad_norm"))};
+    out->step = step;
+    out->samples = (struct jump){(uint64_t)first, (uint64_t)(last - first) + 1};
     snprintf(out->why, sizeof(out->why), "%s", why);
-    return step > 0 && first >= 0 && last >= first && find_name(kinds, kind) >= 0 &&
-           find_name(policies, policy) >= 0;
+    return true;
 }
 
 void broken_read(struct broken_steps *steps, const json_t *json)
