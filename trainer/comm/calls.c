@@ -117,24 +117,25 @@ int comm_compare(const struct comm *comm, const struct comm_call *call, const st
     return 0;
 }
 
+#define STILL_MAX 80u
+
 /* " (the process of rank 1 has shown no sign of life for 5.3 s)", or "": none does that is known.
  */
-static void tell_still(const struct comm *comm, char out[COMM_STILL_MAX])
+static void tell_still(const struct comm *comm, char out[STILL_MAX])
 {
     struct flight_options options = flight_options_of(comm->flight);
     struct flight_still still;
     out[0] = '\0';
     if (flight_find_still(&still, options.folder, options.prefix) ||
         flight_ask_still(comm->flight, &still))
-        snprintf(out, COMM_STILL_MAX,
-                 " (the process of rank %u has shown no sign of life for %.1f s)", still.rank,
-                 still.seconds);
+        snprintf(out, STILL_MAX, " (the process of rank %u has shown no sign of life for %.1f s)",
+                 still.rank, still.seconds);
 }
 
 int comm_late(const struct comm *comm, const struct comm_call *call)
 {
     static atomic_flag is_dumped = ATOMIC_FLAG_INIT;
-    char site[COMM_SITE_MAX], still[COMM_STILL_MAX];
+    char site[COMM_SITE_MAX], still[STILL_MAX];
     comm_tell_site(call, site);
     tell_still(comm, still);
     if (!atomic_flag_test_and_set(&is_dumped)) /* other lanes time out for the same reason */

@@ -12,7 +12,6 @@ struct comm comm_base(const struct comm_ops *ops, uint32_t rank, uint32_t size,
 /* The call's site, and the caller's place in its program. Any thread, while the call is under
  * way. */
 #define COMM_SITE_MAX 360u
-#define COMM_STILL_MAX 80u
 void comm_tell_site(const struct comm_call *call, char out[COMM_SITE_MAX]);
 /* ERR_MISMATCH: names this rank's call, and the different call of another rank of the group. */
 int comm_mismatch(const struct comm *comm, const struct comm_call *call, uint32_t other_rank,
