@@ -202,14 +202,14 @@ static void log_samples(const struct rank *r, const struct progress *next,
     char text[CONFIG_TEXT_MAX];
     describe(r, next, gradient->sample, text);
     log_warn("replay",
-             "step %" PRId64 ": %s has the largest gradient: norm %g at the output of "
+             "step %" PRId64 ": %s has the largest gradient%s: norm %g at the output of "
              "tok_embeddings, where the samples' median is %g",
-             next->step, text, breaks_without_sign(gradient->value),
-             breaks_without_sign(gradient->median));
+             next->step, text, of->is_named ? " of its leaf" : "",
+             breaks_without_sign(gradient->value), breaks_without_sign(gradient->median));
+    bool is_both = loss->sample == gradient->sample;
     describe(r, next, loss->sample, text);
     log_warn("replay", "step %" PRId64 ": %s has the largest loss%s: %g, the median is %g",
-             next->step, loss->sample == gradient->sample ? "it" : text,
-             loss->sample == gradient->sample ? ", too" : ", but not the largest gradient",
+             next->step, is_both ? "it" : text, is_both ? ", too" : "",
              breaks_without_sign(loss->value), breaks_without_sign(loss->median));
 }
 
@@ -220,7 +220,7 @@ static void log_module(const struct rank *r, const struct step_blame *of)
         return;
     if (module->name[0] == '\0')
         log_warn("replay",
-                 "no module is an outlier: all samples of the step reach the same values");
+                 "no module is an outlier: in none the sample is above the mean of all samples");
     else
         log_warn(
             "replay",
