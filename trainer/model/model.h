@@ -150,9 +150,9 @@ struct model_notes {
     uint32_t num, num_extents;
     bool has_squares;
     struct model_note {
-        char module[64];  /* "layers.3.attention.wq" */
-        const char *what; /* a constant */
-        uint32_t first;   /* of its extents; they end with those of the next note */
+        char module[64];     /* "layers.3.attention.wq" */
+        const char *what;    /* a constant */
+        uint32_t first, num; /* of its extents */
     } of[MODEL_NOTES_MAX];
 };
 /* The most parts of sequences that a tensor has, and the most extents of one call. */

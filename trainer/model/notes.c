@@ -45,7 +45,7 @@ static bool is_watched(const struct model *m, uint32_t slot)
     return m->notes != NULL && m->slots[slot].is_active;
 }
 
-/* A tensor of activations, of the compute dtype; x NULL: nothing is noted. */
+/* A tensor of activations; x NULL: nothing is noted. */
 struct side {
     const void *x; /* [blocks][rows, width]; rows: this rank's, or its own */
     uint32_t rows, blocks;
@@ -53,26 +53,32 @@ struct side {
     enum kernel_dtype dtype;
 };
 
+static size_t row_bytes(struct side side)
+{
+    return side.width * kernel_dtype_bytes(side.dtype);
+}
+
 static void begin_note(struct model *m, const char *module, const char *what)
 {
     struct model_notes *notes = m->notes;
     CHECK(notes->num < MODEL_NOTES_MAX);
     struct model_note *to = &notes->of[notes->num++];
+    *to = (struct model_note){.what = what, .first = notes->num_extents};
     snprintf(to->module, sizeof(to->module), "%s", module);
-    to->what = what;
-    to->first = notes->num_extents;
 }
 
+/* Adds an extent to the newest note. */
 static void post(struct model *m, uint32_t sample, const void *x, size_t count,
                  enum kernel_dtype dtype)
 {
     struct model_notes *notes = m->notes;
+    uint32_t at = notes->num_extents++;
+    notes->of[notes->num - 1].num++;
     if (notes->samples != NULL)
-        notes->samples[notes->num_extents] = sample;
-    kernel_extremes(
-        m->kernels, m->lane,
-        &(struct kernel_extremes){
-            .out = &notes->extents[notes->num_extents++], .x = x, .count = count, .dtype = dtype});
+        notes->samples[at] = sample;
+    kernel_extremes(m->kernels, m->lane,
+                    &(struct kernel_extremes){
+                        .out = &notes->extents[at], .x = x, .count = count, .dtype = dtype});
 }
 
 /* Rows of one sequence in a block of a tensor. */
@@ -94,30 +100,28 @@ static struct span span_of(const struct model *m, uint32_t rows, uint32_t i)
 }
 
 /* A GPU reads 16 bytes at once, so each part must begin at a multiple of them. */
-static bool has_aligned_parts(const struct model *m, const struct side *side)
+static bool has_aligned_parts(const struct model *m, struct side side)
 {
-    size_t row = side->width * kernel_dtype_bytes(side->dtype);
-    size_t part = row * model_chunk_length(&m->cut, m->seq);
-    return row % 16 == 0 || (side->width == 1 && part % 16 == 0);
+    size_t part = row_bytes(side) * model_chunk_length(&m->cut, m->seq);
+    return row_bytes(side) % 16 == 0 || (side.width == 1 && part % 16 == 0);
 }
 
-static void note_rows(struct model *m, const char *module, const char *what,
-                      const struct side *side)
+static void note_rows(struct model *m, const char *module, const char *what, struct side side)
 {
-    size_t row = side->width * kernel_dtype_bytes(side->dtype);
-    if (side->x == NULL)
+    uint32_t num = num_parts(m);
+    if (side.x == NULL)
         return;
     begin_note(m, module, what);
     if (m->notes->samples == NULL || !has_aligned_parts(m, side)) {
-        post(m, MODEL_NO_SAMPLE, side->x, side->blocks * side->rows * side->width, side->dtype);
+        post(m, MODEL_NO_SAMPLE, side.x, side.blocks * side.rows * side.width, side.dtype);
         return;
     }
-    for (uint32_t i = 0; i < side->blocks * num_parts(m); i++) {
-        struct span span = span_of(m, side->rows, i % num_parts(m));
-        size_t first = (size_t)(i / num_parts(m)) * side->rows + span.first;
+    for (uint32_t i = 0; i < side.blocks * num; i++) {
+        struct span span = span_of(m, side.rows, i % num);
+        size_t first = (size_t)(i / num) * side.rows + span.first;
         if (span.num > 0)
-            post(m, i % m->batch, at_byte(side->x, first * row), span.num * side->width,
-                 side->dtype);
+            post(m, i % m->batch, at_byte(side.x, first * row_bytes(side)), span.num * side.width,
+                 side.dtype);
     }
 }
 
@@ -130,25 +134,27 @@ static void note_weights(struct model *m, const char *module, const char *what, 
 }
 
 /* Sums the squares of a gradient of this rank's own rows. */
-static void note_squares(struct model *m, const struct side *side)
+static void note_squares(struct model *m, struct side side)
 {
     struct model_notes *notes = m->notes;
-    size_t row = side->width * kernel_dtype_bytes(side->dtype);
-    for (uint32_t i = 0; i < num_parts(m); i++) {
-        struct span span = span_of(m, side->rows, i);
-        notes->host_pieces[i] = (struct kernel_squares_piece){
-            .x = at_byte(side->x, span.first * row), .width = side->width, .end = span.num};
+    uint32_t num = num_parts(m);
+    for (uint32_t i = 0; i < num; i++) {
+        struct span span = span_of(m, side.rows, i);
+        notes->host_pieces[i] =
+            (struct kernel_squares_piece){.x = at_byte(side.x, span.first * row_bytes(side)),
+                                          .width = side.width,
+                                          .end = span.num};
     }
-    lane_copy(m->lane, notes->pieces, notes->host_pieces, num_parts(m) * sizeof(*notes->pieces));
+    lane_copy(m->lane, notes->pieces, notes->host_pieces, num * sizeof(*notes->pieces));
     lane_zero(m->lane, notes->squares, m->batch * sizeof(*notes->squares));
-    for (uint32_t i = 0; i < num_parts(m); i++)
+    for (uint32_t i = 0; i < num; i++)
         if (notes->host_pieces[i].end > 0)
             kernel_sum_squares(m->kernels, m->lane,
                                &(struct kernel_sum_squares){.sum = &notes->squares[i % m->batch],
                                                             .pieces = &notes->pieces[i],
                                                             .rows = notes->host_pieces[i].end,
                                                             .num = 1,
-                                                            .dtype = side->dtype});
+                                                            .dtype = side.dtype});
     notes->has_squares = true;
 }
 
@@ -175,8 +181,8 @@ static void note_sides(struct model *m, const char *module, bool is_backward, st
 {
     static const char *const names[2][2] = {{"input", "output"},
                                             {"gradient of output", "gradient of input"}};
-    note_rows(m, module, names[is_backward][0], &first);
-    note_rows(m, module, names[is_backward][1], &second);
+    note_rows(m, module, names[is_backward][0], first);
+    note_rows(m, module, names[is_backward][1], second);
 }
 
 static void note_weight_gradient(struct model *m, const char *module, const float *dw, size_t count)
@@ -185,20 +191,20 @@ static void note_weight_gradient(struct model *m, const char *module, const floa
         note_weights(m, module, "gradient of weight", dw, count, KERNEL_F32);
 }
 
-static struct side stream_of(const struct model *m, const void *x)
-{
-    return (struct side){x, m->own_rows, 1, m->s.dim, m->dtype};
-}
-
-static struct side rows_of(const struct model *m, const void *x)
-{
-    return (struct side){x, m->rows, 1, m->s.dim, m->dtype};
-}
-
 /* Columns that tensor parallel cuts: `width` of this rank. */
 static struct side columns_of(const struct model *m, const void *x, size_t width, uint32_t blocks)
 {
     return (struct side){x, m->rows, blocks, width / blocks, m->dtype};
+}
+
+static struct side rows_of(const struct model *m, const void *x)
+{
+    return columns_of(m, x, m->s.dim, 1);
+}
+
+static struct side stream_of(const struct model *m, const void *x)
+{
+    return (struct side){x, m->own_rows, 1, m->s.dim, m->dtype};
 }
 
 static struct side hidden_of(const struct model *m, const void *x)
@@ -264,11 +270,9 @@ void model_note_attention(struct model *m, uint32_t slot, uint32_t layer, const 
     if (!is_watched(m, slot))
         return;
     snprintf(module, sizeof(module), "layers.%u.attention", layer);
-    const struct side query = queries_of(m, a[SAVED_Q]), key = keys_of(m, a[SAVED_K]),
-                      value = keys_of(m, a[SAVED_V]);
-    note_rows(m, module, "query", &query);
-    note_rows(m, module, "key", &key);
-    note_rows(m, module, "value", &value);
+    note_rows(m, module, "query", queries_of(m, a[SAVED_Q]));
+    note_rows(m, module, "key", keys_of(m, a[SAVED_K]));
+    note_rows(m, module, "value", keys_of(m, a[SAVED_V]));
     note_sides(m, module, false, (struct side){0}, out);
     forward(m, layer, WO, w, out, stream_of(m, a[SAVED_X_MID]));
 }
@@ -350,9 +354,9 @@ void model_note_embedding_backward(struct model *m, uint32_t slot, float *const 
     if (!is_watched(m, slot))
         return;
     const struct side d_out = stream_of(m, m->slots[slot].dx);
-    note_sides(m, "tok_embeddings", true, d_out, (struct side){0});
+    note_rows(m, "tok_embeddings", "gradient of output", d_out);
     if (m->notes->samples != NULL)
-        note_squares(m, &d_out);
+        note_squares(m, d_out);
     note_weight_gradient(m, "tok_embeddings", dw[0], (size_t)m->vocab * m->s.dim);
 }
 
@@ -377,7 +381,7 @@ void model_note_loss(struct model *m, uint32_t slot)
 {
     if (is_watched(m, slot))
         note_rows(m, "loss", "output",
-                  &(struct side){m->slots[slot].losses, m->rows, 1, 1, KERNEL_F32});
+                  (struct side){m->slots[slot].losses, m->rows, 1, 1, KERNEL_F32});
 }
 
 void model_note_output_backward(struct model *m, uint32_t slot, uint32_t halves, const float *dw)

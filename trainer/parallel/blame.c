@@ -22,98 +22,85 @@
 #define LEAST_BITS 0x2b800000u /* 2^-40: smaller values, and zeros, are noise */
 
 struct blame {
-    struct device *device;
     uint32_t num_notes, batch; /* of a leaf: notes, samples */
     struct note_name {
         char module[64];
-        const char *what; /* NULL: this rank has no such note */
-    } * names;            /* [num_notes] */
-    /* [micro-steps][num_notes][batch] bits of the largest magnitude; 0: none */
-    uint32_t *reach;
-    int64_t *sums;            /* [num_notes][2] the sum of those bits, and their number */
-    uint32_t *used, num_used; /* [num_notes] this rank's notes */
-    int64_t *parts;           /* [ranks of tp or cp][num_notes * batch] */
-    int64_t *all;             /* [ranks] */
+        const char *what;
+    } * names; /* [num_notes] */
+    /* [micro-steps][num_notes][batch] bits of the largest magnitude; 0: none, or another stage's */
+    int64_t *reach;
+    int64_t *sums;  /* [num_notes][2] the sum of those bits, and their number */
+    int64_t *parts; /* of each rank of a group: take_greatest() */
     struct model_notes *notes;
-    struct kernel_exact_sum *of_leaf, *squares; /* [batch] PINNED; [samples of the longest step] */
-    double *values, *sorted;                    /* [samples] */
-    uint32_t named_leaf;                        /* LEAF_NONE: no number was out of range */
+    struct kernel_exact_sum *squares; /* [samples of the longest step], PINNED */
+    double *values, *sorted;          /* [samples] */
+    uint32_t named_leaf;              /* LEAF_NONE: no number was out of range */
 };
 
 /* ---- memory ---- */
 
-static int take(const struct blame *b, void *out, size_t bytes, enum device_memory kind)
+/* The numbers that are compared, and the sample of each extent. */
+static int take_host(struct blame *b, const struct rank_plan *plan)
 {
-    void *at = NULL;
-    ERR_TRY(device_alloc(b->device, &at, bytes, kind));
-    memcpy(out, &at, sizeof(at));
-    return 0;
+    const struct mesh *mesh = &plan->mesh;
+    size_t each = (size_t)b->num_notes * b->batch, samples = (size_t)plan->leaves.num * b->batch;
+    size_t reach = leaves_micro_steps(&plan->leaves) * each, sums = 2 * (size_t)b->num_notes;
+    size_t tp = mesh->degree[AXIS_TP], cp = mesh->degree[AXIS_CP];
+    size_t parts = (tp > cp ? tp : cp) * each;
+    parts = parts > mesh->world->size ? parts : mesh->world->size;
+    b->names = calloc(b->num_notes, sizeof(*b->names));
+    b->reach = calloc(reach + sums + parts, sizeof(*b->reach));
+    b->values = calloc(2 * samples, sizeof(*b->values));
+    b->notes->samples = calloc(model_note_extents(plan->model), sizeof(*b->notes->samples));
+    if (b->names == NULL || b->reach == NULL || b->values == NULL || b->notes->samples == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to compare samples");
+    b->sums = b->reach + reach;
+    b->parts = b->sums + sums;
+    b->sorted = b->values + samples;
+    return pinned_new(plan, &b->squares, samples * sizeof(*b->squares));
 }
 
-/* The buffers in which the model records samples. */
-static int take_notes(struct blame *b, const struct model *model)
+/* The buffers in which the model sums squares. */
+static int take_squares(struct model_notes *notes, const struct rank_plan *plan, uint32_t batch)
 {
-    size_t parts = model_note_parts(model);
-    b->notes->samples = calloc(model_note_extents(model), sizeof(*b->notes->samples));
-    if (b->notes->samples == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory to compare samples");
-    ERR_TRY(take(b, &b->notes->squares, b->batch * sizeof(*b->notes->squares), ON_DEVICE));
-    ERR_TRY(take(b, &b->of_leaf, b->batch * sizeof(*b->of_leaf), PINNED));
-    ERR_TRY(take(b, &b->notes->pieces, parts * sizeof(*b->notes->pieces), ON_DEVICE));
-    return take(b, &b->notes->host_pieces, parts * sizeof(*b->notes->host_pieces), PINNED);
+    void *squares = NULL, *pieces = NULL;
+    size_t bytes = model_note_parts(plan->model) * sizeof(*notes->pieces);
+    ERR_TRY(device_alloc(plan->device, &squares, batch * sizeof(*notes->squares), ON_DEVICE));
+    notes->squares = squares;
+    ERR_TRY(device_alloc(plan->device, &pieces, bytes, ON_DEVICE));
+    notes->pieces = pieces;
+    return pinned_new(plan, &notes->host_pieces, bytes);
 }
 
 int blame_open(struct parallel *p, uint32_t num_notes, struct model_notes *notes)
 {
     const struct rank_plan *plan = p->plan;
-    const uint32_t *degree = plan->mesh.degree;
     struct blame *b;
     if (!plan->config->replay_blame)
         return 0;
     p->run.blame = b = calloc(1, sizeof(*b));
     if (b == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to compare samples");
-    b->device = plan->device;
     b->notes = notes;
     b->num_notes = num_notes;
     b->batch = (uint32_t)plan->config->local_batch_size;
     b->named_leaf = LEAF_NONE;
-    size_t samples = (size_t)plan->leaves.num * b->batch, each = (size_t)num_notes * b->batch;
-    uint32_t ranks = degree[AXIS_TP] > degree[AXIS_CP] ? degree[AXIS_TP] : degree[AXIS_CP];
-    b->names = calloc(num_notes, sizeof(*b->names));
-    b->reach = calloc(leaves_micro_steps(&plan->leaves) * each, sizeof(*b->reach));
-    b->used = calloc(num_notes, sizeof(*b->used));
-    b->sums = calloc(2 * (size_t)num_notes, sizeof(*b->sums));
-    b->parts = calloc(ranks * each, sizeof(*b->parts));
-    b->all = calloc(plan->mesh.world->size, sizeof(*b->all));
-    b->squares = calloc(samples, sizeof(*b->squares));
-    b->values = calloc(samples, sizeof(*b->values));
-    b->sorted = calloc(samples, sizeof(*b->sorted));
-    bool has_all = b->names != NULL && b->reach != NULL && b->used != NULL && b->sums != NULL &&
-                   b->parts != NULL && b->all != NULL && b->squares != NULL && b->values != NULL &&
-                   b->sorted != NULL;
-    return has_all ? take_notes(b, plan->model)
-                   : report_error(ERR_MEMORY, NULL, "no memory to compare samples");
+    ERR_TRY(take_host(b, plan));
+    return take_squares(notes, plan, b->batch);
 }
 
-void blame_close(struct blame *b)
+void blame_close(struct blame *b, struct device *device)
 {
     if (b == NULL)
         return;
-    device_free(b->device, b->notes->squares);
-    device_free(b->device, b->of_leaf);
-    device_free(b->device, b->notes->pieces);
-    device_free(b->device, b->notes->host_pieces);
+    device_free(device, b->squares);
+    device_free(device, b->notes->squares);
+    device_free(device, b->notes->pieces);
+    device_free(device, b->notes->host_pieces);
     free(b->notes->samples);
     free(b->names);
     free(b->reach);
-    free(b->used);
-    free(b->sums);
-    free(b->parts);
-    free(b->all);
-    free(b->squares);
     free(b->values);
-    free(b->sorted);
     free(b);
 }
 
@@ -124,41 +111,33 @@ void blame_is_named(struct blame *b, uint32_t leaf)
 
 /* ---- during the step ---- */
 
-static uint32_t *reach_of(const struct blame *b, uint32_t micro_step, uint32_t note)
+static int64_t *reach_of(const struct blame *b, uint32_t micro_step, uint32_t note)
 {
     return b->reach + ((size_t)micro_step * b->num_notes + note) * b->batch;
-}
-
-/* Keeps the sums of squares of a leaf's samples. */
-static int keep_squares(struct parallel *p, const struct op *op)
-{
-    struct blame *b = p->run.blame;
-    uint32_t leaf = leaves_at(&p->exchange.leaves, my_data_rank(p->plan), op->leaf);
-    size_t bytes = b->batch * sizeof(*b->squares);
-    lane_copy(p->plan->lane, b->of_leaf, b->notes->squares, bytes);
-    ERR_TRY(lane_settle(p->plan->lane));
-    memcpy(b->squares + (size_t)leaf * b->batch, b->of_leaf, bytes);
-    return 0;
 }
 
 int blame_add_notes(struct parallel *p, const struct op *op, uint32_t first,
                     const struct model_notes *notes, const struct kernel_extent *extents)
 {
     struct blame *b = p->run.blame;
-    for (uint32_t i = 0, next = 0; i < notes->num; i++) {
-        uint32_t end = i + 1 < notes->num ? notes->of[i + 1].first : notes->num_extents;
-        uint32_t *reach = reach_of(b, op->leaf, first + i);
-        for (; next < end; next++) {
-            uint32_t sample = notes->samples[next], bits = extents[next].largest;
-            if (sample == MODEL_NO_SAMPLE)
-                continue;
+    for (uint32_t i = 0; i < notes->num; i++) {
+        const struct model_note *note = &notes->of[i];
+        int64_t *reach = reach_of(b, op->leaf, first + i);
+        memcpy(b->names[first + i].module, note->module, sizeof(note->module));
+        b->names[first + i].what = note->what;
+        for (uint32_t k = note->first; k < note->first + note->num; k++) {
+            uint32_t sample = notes->samples[k], bits = extents[k].largest;
             bits = bits > LEAST_BITS ? bits : LEAST_BITS;
-            reach[sample] = bits > reach[sample] ? bits : reach[sample];
-            memcpy(b->names[first + i].module, notes->of[i].module, sizeof(b->names->module));
-            b->names[first + i].what = notes->of[i].what;
+            if (sample != MODEL_NO_SAMPLE && bits > reach[sample])
+                reach[sample] = bits;
         }
     }
-    return notes->has_squares ? keep_squares(p, op) : 0;
+    if (!notes->has_squares)
+        return 0;
+    uint32_t leaf = leaves_at(&p->exchange.leaves, my_data_rank(p->plan), op->leaf);
+    lane_copy(p->plan->lane, b->squares + (size_t)leaf * b->batch, notes->squares,
+              b->batch * sizeof(*b->squares));
+    return lane_settle(p->plan->lane);
 }
 
 /* ---- the sample ---- */
@@ -215,33 +194,22 @@ static int find_samples(struct parallel *p, struct step_blame *out)
 
 /* ---- its module ---- */
 
-/* Number `k` of a micro-step: the samples of one note after those of another. */
-static uint32_t *used_reach(const struct blame *b, uint32_t micro_step, size_t k)
+/* Gives each rank of the group the greatest numbers of all of them. NULL: a group of one. */
+static int take_greatest(struct blame *b, struct comm *comm, int64_t *of, size_t num)
 {
-    return reach_of(b, micro_step, b->used[k / b->batch]) + k % b->batch;
-}
-
-/* Gives each rank of the group, whose ranks have parts of the same tensors, the largest magnitudes
- * of all of them. */
-static int merge_parts(struct blame *b, struct comm *comm, uint32_t micro_step)
-{
-    size_t each = (size_t)b->num_used * b->batch;
     if (comm == NULL)
         return 0;
-    memset(b->parts, 0, comm->size * each * sizeof(*b->parts));
-    for (size_t k = 0; k < each; k++)
-        b->parts[comm->rank * each + k] = *used_reach(b, micro_step, k);
-    ERR_TRY(comm_all_reduce_i64(comm, b->parts, comm->size * each));
-    for (size_t k = 0; k < comm->size * each; k++) {
-        uint32_t *reach = used_reach(b, micro_step, k % each);
-        *reach = b->parts[k] > *reach ? (uint32_t)b->parts[k] : *reach;
-    }
+    memset(b->parts, 0, comm->size * num * sizeof(*b->parts));
+    memcpy(b->parts + comm->rank * num, of, num * sizeof(*of));
+    ERR_TRY(comm_all_reduce_i64(comm, b->parts, comm->size * num));
+    for (size_t i = 0; i < comm->size * num; i++)
+        of[i % num] = b->parts[i] > of[i % num] ? b->parts[i] : of[i % num];
     return 0;
 }
 
 static void sum_notes(struct blame *b, uint32_t micro_step)
 {
-    const uint32_t *reach = reach_of(b, micro_step, 0);
+    const int64_t *reach = reach_of(b, micro_step, 0);
     for (uint32_t note = 0; note < b->num_notes; note++)
         for (uint32_t i = 0; i < b->batch; i++) {
             b->sums[2 * note] += reach[note * b->batch + i];
@@ -249,19 +217,16 @@ static void sum_notes(struct blame *b, uint32_t micro_step)
         }
 }
 
-/* Numbers of this rank's samples, then those of all samples. */
+/* Ranks of tp and of cp have parts of the same tensors. */
 static int compare_notes(struct parallel *p)
 {
     struct blame *b = p->run.blame;
     struct comm *const *of = p->plan->mesh.of;
-    b->num_used = 0;
+    size_t each = (size_t)b->num_notes * b->batch;
     memset(b->sums, 0, 2 * (size_t)b->num_notes * sizeof(*b->sums));
-    for (uint32_t note = 0; note < b->num_notes; note++)
-        if (b->names[note].what != NULL)
-            b->used[b->num_used++] = note;
     for (uint32_t i = 0; i < leaves_micro_steps(&p->exchange.leaves); i++) {
-        ERR_TRY(merge_parts(b, of[GROUP_TP], i));
-        ERR_TRY(merge_parts(b, of[GROUP_CP], i));
+        ERR_TRY(take_greatest(b, of[GROUP_TP], reach_of(b, i, 0), each));
+        ERR_TRY(take_greatest(b, of[GROUP_CP], reach_of(b, i, 0), each));
         sum_notes(b, i);
     }
     return of[GROUP_DATA] != NULL
@@ -270,55 +235,47 @@ static int compare_notes(struct parallel *p)
 }
 
 /* The distance of a sample's bits above the mean of all samples. */
-static int64_t above_mean(const struct blame *b, const uint32_t *reach, uint32_t note)
+static int64_t above_mean(const struct blame *b, const int64_t *reach, uint32_t note)
 {
     int64_t bits = reach[note * b->batch];
     return bits != 0 ? bits - b->sums[2 * note] / b->sums[2 * note + 1] : 0;
 }
 
-static double value_of(int64_t bits)
-{
-    uint32_t narrow = (uint32_t)bits;
-    float value;
-    memcpy(&value, &narrow, sizeof(value));
-    return (double)value;
-}
-
-static void describe(const struct parallel *p, const uint32_t *reach, uint32_t note,
+static void describe(const struct parallel *p, const int64_t *reach, uint32_t note,
                      struct blamed_module *out)
 {
     const struct blame *b = p->run.blame;
     const struct comm *world = p->plan->mesh.world;
     snprintf(out->what, sizeof(out->what), "%s", b->names[note].what);
     memcpy(out->name, b->names[note].module, sizeof(out->name));
-    out->reach = value_of(reach[note * b->batch]);
-    out->mean = value_of(b->sums[2 * note] / b->sums[2 * note + 1]);
+    out->reach = extent_value((uint32_t)reach[note * b->batch]);
+    out->mean = extent_value((uint32_t)(b->sums[2 * note] / b->sums[2 * note + 1]));
     out->rank = world->rank;
     out->stage = world->rank / (world->size / p->plan->mesh.degree[AXIS_PP]);
 }
 
-/* All ranks get the tensor from the first rank in which the sample is farthest out of line. Of
- * tensors that are as far, all meshes take the first of the step. */
+/* The tensor in which the sample is farthest out of line. Of tensors that are as far, all meshes
+ * take the first of the step, and of ranks that have it the first. */
 static int find_module(struct parallel *p, uint32_t sample, struct blamed_module *out)
 {
     struct blame *b = p->run.blame;
     struct comm *world = p->plan->mesh.world;
-    uint32_t data_rank, micro_step, most = 0, first = 0;
+    uint32_t data_rank, micro_step, most = 0, last_note = b->num_notes - 1, last = world->size - 1;
     ERR_TRY(compare_notes(p));
     leaves_find(&p->exchange.leaves, sample / b->batch, &data_rank, &micro_step);
-    const uint32_t *reach = reach_of(b, micro_step, 0) + sample % b->batch;
+    const int64_t *reach = reach_of(b, micro_step, 0) + sample % b->batch;
     for (uint32_t note = 0; note < b->num_notes; note++)
         most = above_mean(b, reach, note) > above_mean(b, reach, most) ? note : most;
-    memset(b->all, 0, world->size * sizeof(*b->all));
-    if (data_rank == my_data_rank(p->plan) && above_mean(b, reach, most) > 0)
-        b->all[world->rank] = above_mean(b, reach, most) * b->num_notes + b->num_notes - most;
-    ERR_TRY(comm_all_reduce_i64(world, b->all, world->size));
-    for (uint32_t rank = 1; rank < world->size; rank++)
-        first = b->all[rank] > b->all[first] ? rank : first;
-    *out = (struct blamed_module){.name = ""};
-    if (b->all[first] > 0 && world->rank == first)
+    int64_t above = data_rank == my_data_rank(p->plan) ? above_mean(b, reach, most) : 0, found = 0;
+    if (above > 0)
+        found = (above * b->num_notes + last_note - most) * world->size + last - world->rank;
+    ERR_TRY(take_greatest(b, world, &found, 1));
+    if (found == 0)
+        return 0;
+    uint32_t rank = last - (uint32_t)(found % world->size);
+    if (world->rank == rank)
         describe(p, reach, most, out);
-    return comm_broadcast(world, out, sizeof(*out), first);
+    return comm_broadcast(world, out, sizeof(*out), rank);
 }
 
 int parallel_blame(struct parallel *p, struct step_blame *out)

@@ -6,6 +6,8 @@
 #include "trainer/exchange/exchange.h"
 #include "trainer/parallel/parallel.h"
 
+#include <string.h>
+
 #define ROUND_NUMBERS 3u /* of a rank, in a round of an evaluation */
 
 /* The tokens of a leaf, [B, T] in the order of this rank's rows. */
@@ -85,6 +87,14 @@ static inline double loss_of_leaf(const struct parallel *p, uint32_t leaf)
     return gathered_of_leaf(p, leaf)[0] / (tokens_that_count(p) / (double)p->exchange.leaves.num);
 }
 
+/* The magnitude of which a struct kernel_extent has the bits. */
+static inline double extent_value(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return (double)value;
+}
+
 /* ---- parallel.c ---- */
 
 /* Sets the leaves of the current step. */
@@ -144,7 +154,7 @@ int watch_agree(struct parallel *p, int64_t step, bool *out_is_broken);
 /* Does nothing without debug.replay_blame. `num_notes`: the most notes of a leaf. `notes` gets
  * buffers of the blame, so that it records samples. */
 int blame_open(struct parallel *p, uint32_t num_notes, struct model_notes *notes);
-void blame_close(struct blame *blame);
+void blame_close(struct blame *blame, struct device *device);
 /* Call after a watched operation, with its notes and their extents on the host. `first`: the number
  * of the first note among all notes of a leaf, the same on each rank. */
 int blame_add_notes(struct parallel *p, const struct op *op, uint32_t first,

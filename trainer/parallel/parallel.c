@@ -528,7 +528,7 @@ void parallel_free(struct parallel *p)
     mesh_free_groups(&plan->mesh);
     if (plan->lane != NULL)
         (void)lane_settle(plan->lane); /* wait: the lane still uses what is freed next */
-    blame_close(p->run.blame);
+    blame_close(p->run.blame, plan->device);
     watch_close(p->run.watch); /* the blame has buffers of it */
     model_free(plan->model);
     memory_free(plan->memory);

@@ -60,13 +60,6 @@ static uint32_t bits_of(double value)
     return bits;
 }
 
-static double value_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof(value));
-    return (double)value;
-}
-
 /* The most notes of a leaf, as when_of counts them. */
 static uint32_t num_notes(const struct parallel *p)
 {
@@ -108,7 +101,7 @@ static void print_number(FILE *out, uint32_t bits)
     if (bits > 0x7f800000)
         fprintf(out, "%9s", "nan");
     else
-        fprintf(out, "%9.2e", value_of(bits));
+        fprintf(out, "%9.2e", extent_value(bits));
 }
 
 static void print_head(FILE *out)
@@ -260,18 +253,16 @@ static void keep_notes(struct parallel *p, const struct op *op)
 /* Puts the extents of a note together. */
 static void merge_extents(struct watch *w)
 {
-    uint32_t next = 0;
     for (uint32_t i = 0; i < w->notes.num; i++) {
-        uint32_t end = i + 1 < w->notes.num ? w->notes.of[i + 1].first : w->notes.num_extents;
-        w->whole[i] = (struct kernel_extent){.smallest = UINT32_MAX};
-        for (; next < end; next++) {
-            const struct kernel_extent *part = &w->extents[next];
-            if (part->largest > w->whole[i].largest)
-                w->whole[i].largest = part->largest;
-            if (part->smallest < w->whole[i].smallest)
-                w->whole[i].smallest = part->smallest;
-            w->whole[i].not_finite += part->not_finite;
+        const struct model_note *note = &w->notes.of[i];
+        struct kernel_extent whole = {.smallest = UINT32_MAX};
+        for (uint32_t k = note->first; k < note->first + note->num; k++) {
+            const struct kernel_extent *part = &w->extents[k];
+            whole.largest = part->largest > whole.largest ? part->largest : whole.largest;
+            whole.smallest = part->smallest < whole.smallest ? part->smallest : whole.smallest;
+            whole.not_finite += part->not_finite;
         }
+        w->whole[i] = whole;
     }
 }
 
@@ -333,7 +324,7 @@ static int report_broken(const struct parallel *p, int64_t step)
                  w->broken.extent.not_finite);
     else
         snprintf(text, sizeof(text), "reaches %.3g, above debug.watch_bound",
-                 value_of(w->broken.extent.largest));
+                 extent_value(w->broken.extent.largest));
     log_error("watch", "step %lld, rank %u: the last %u modules, the newest last:", (long long)step,
               rank, shown);
     print_history(w);
