@@ -8,6 +8,7 @@
 #include "proto/base/report.h"
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
+#include "trainer/comm/comm.h"
 #include "trainer/comm/flight.h"
 #include "trainer/parallel/execution.h"
 #include "trainer/run/timeouts.h"
@@ -268,6 +269,29 @@ TEST(test_flight__the_time_of_calls_that_overlap_counts_once)
     assert_true(called >= 0.02 && called <= took);
     clock_sleep(0.01); /* of which nothing counts */
     assert_true(flight_called_seconds(flight) == called);
+    flight_free(flight);
+}
+
+/* Called with the recorder's lock held. */
+static void beat(void *user, const struct flight_record *record)
+{
+    (void)record;
+    alarm(20);
+    flight_beat_all();
+    alarm(0);
+    ++*(int *)user;
+}
+
+TEST(test_flight__signs_of_life_do_not_wait_for_a_recorder_in_use)
+{
+    int num_beats = 0;
+    struct flight_mirror mirror = {.begin = beat, .user = &num_beats};
+    struct flight *flight = flight_new(0);
+    assert_non_null(flight);
+    flight_set_mirror(flight, &mirror);
+    flight_begin(flight, &(struct comm){.name = "world", .lane = "main", .size = 1},
+                 &(struct comm_call){.kind = COMM_BARRIER, .site = "here"});
+    assert_int_equal(num_beats, 1);
     flight_free(flight);
 }
 

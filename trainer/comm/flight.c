@@ -170,7 +170,8 @@ void flight_beat_all(void)
         return;
     pthread_mutex_lock(&all_lock);
     for (struct flight *flight = all_flights; flight != NULL; flight = flight->next) {
-        pthread_mutex_lock(&flight->lock);
+        if (pthread_mutex_trylock(&flight->lock) != 0)
+            continue; /* perhaps for long, as by a dump to a file system that hangs */
         flight->ring->alive_ms = clock_wall_ms();
         if (flight->mirror.begin != NULL)
             flight->mirror.alive(flight->mirror.user);

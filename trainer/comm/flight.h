@@ -132,9 +132,9 @@ void flight_call_ends(struct flight *flight);
 double flight_called_seconds(struct flight *flight);
 
 /* Notes for all recorders of this process that it runs. Call every FLIGHT_BEAT_MS from one thread
- * that waits for no other rank. After a gap of FLIGHT_STILL_MS nothing is noted for
- * FLIGHT_AFTER_MS: launchers continue a stopped process to end it, and the gap must outlast that.
- */
+ * that waits for no other rank; it does not wait here for recorders in use. After a gap of
+ * FLIGHT_STILL_MS nothing is noted for FLIGHT_AFTER_MS: launchers continue a stopped process to end
+ * it, and the gap must outlast that. */
 #define FLIGHT_BEAT_MS 500
 #define FLIGHT_STILL_MS 3000
 #define FLIGHT_AFTER_MS 10000
