@@ -31,7 +31,7 @@ static void look_at(struct flight_still *most, const char *path)
         report_clear(); /* of another build, or being made */
         return;
     }
-    int64_t still_ms = clock_wall_ms() - ring->alive_ms;
+    int64_t still_ms = (int64_t)((uint64_t)clock_wall_ms() - (uint64_t)ring->alive_ms);
     bool is_here = ring->boot != 0 && ring->boot == flight_ring_boot();
     if (is_here && !is_dead && still_ms >= FLIGHT_STILL_MS &&
         1e-3 * (double)still_ms > most->seconds)

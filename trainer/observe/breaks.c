@@ -87,8 +87,7 @@ static void note_broken(struct breaks *b, const struct progress *p, bool is_roll
                         const char *why)
 {
     bool is_finite = isfinite(p->loss) && isfinite(p->grad_norm);
-    uint64_t samples = trainer_config_leaves(b->config, p->step - 1);
-    samples *= (uint64_t)b->config->local_batch_size;
+    uint64_t samples = trainer_config_samples(b->config, p->step - 1);
     b->last =
         (struct broken_step){.step = p->step,
                              .is_outlying = is_finite,
