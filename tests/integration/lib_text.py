@@ -7,6 +7,7 @@ tables of two libraries, which may be of different years, agree on them. SEED=n 
 A TokenizerBed has these and other texts that are known to differ, and runs the program tokenizer on
 them.
 """
+import functools
 import glob
 import os
 import random
@@ -21,7 +22,15 @@ TOKENIZER = os.path.join(os.path.abspath(os.environ.get("BUILD", "build")), "tok
 META = "\u2581"
 SPECIAL = ["<s>", "</s>", "<|eot_id|>", "<|eot_id|>x"]
 
+# meta-llama/llama3, llama/tokenizer.py
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+          r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+# Characters that join, expand and vanish.
+COMBINED = ("aeiouAEIO  \u00b4\u00a8\u0301\u0308\u0327\u212b\ufb01\uff21\uff76\uff9e\u3099\u1100"
+            "\u1161\u11a8\u00a0\u3000\u200b\ufeff\ufdfa\u00bd\u00b2\t\r\n\u2581\u00ad\x7f\x01~`")
 
+
+@functools.cache
 def real_text():
     paths = sorted(glob.glob("/usr/share/perl/5*/pod/*.pod"))[:40]
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
@@ -37,6 +46,7 @@ def real_text():
     return (text * (TEXT_BYTES // len(text) + 1))[:TEXT_BYTES]
 
 
+@functools.cache
 def random_text(length):
     draw = random.Random(SEED)
     old = [chr(code) for code in range(0x20000)

@@ -29,8 +29,6 @@ LLAMA2 = {"model_type": "bpe", "vocab_size": 1500, "byte_fallback": True, "split
           "allow_whitespace_only_pieces": True}
 USER = {"user_defined_symbols": ["<tool>", "norm_al", "norm_al_er", "of the", "\n\n"],
         "control_symbols": ["<|eot_id|>"]}
-COMBINED = ("aeiouAEIO  \u00b4\u00a8\u0301\u0308\u0327\u212b\ufb01\uff21\uff76\uff9e\u3099\u1100"
-            "\u1161\u11a8\u00a0\u3000\u200b\ufeff\ufdfa\u00bd\u00b2\t\r\n\u2581\u00ad\x7f\x01~")
 UNIGRAM = {"model_type": "unigram"}
 CHANGED = {"normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": True}
 FORMS = {
@@ -103,7 +101,7 @@ def short_strings():
         for text in longer:
             at = draw.randrange(len(text) - 100)
             yield text[at:at + draw.randrange(1, 100)]
-        yield "".join(draw.choice(COMBINED) for _ in range(draw.randrange(1, 50)))
+        yield "".join(draw.choice(lib_text.COMBINED) for _ in range(draw.randrange(1, 50)))
 
 
 def ends_of(bed):
