@@ -7,7 +7,8 @@
 # run visits all meshes in a ring, a step on each. It must write the same loss file (hexadecimal
 # floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no differing tensor. A
 # step has 7 micro-batches: most meshes have ranks without one at its end, 1x8 one in every step.
-# unit/trainer_meshes.c tests each mesh alone; resumes.py resumes on random ones.
+# unit/trainer_meshes.c tests each mesh alone; resumes.py resumes on random ones. make test visits
+# one mesh in two (SAMPLE=1 all).
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
@@ -17,6 +18,7 @@ pipes=(1x1p2 1x2p2 2x1p4 1x1t2 1x1c2 1x3c2 1x2c2t2 1x1p2c2t2 3x1z 2x2p2z)
 backends=(local mpi)
 command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
 ring=("${meshes[@]}" "${pipes[@]}")
+sample ring 2
 plan $((${#ring[@]} + 5))
 make_tiny
 start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 8MiB
