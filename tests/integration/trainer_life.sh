@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 185
+plan 180
 make_tiny
 start_ckptd
 
@@ -118,20 +118,14 @@ touch "$tmp/save"
 check_exit 0 "with a save switch a run goes on to its end" train saved --checkpoint.interval 100 \
     --checkpoint.save_switch_path "$tmp/save"
 check "and has saved behind the step" saved saved@1
-train seconds --checkpoint.interval_type seconds --checkpoint.interval 3600
-check_equal "an interval in seconds is none in steps" "$(count_saved seconds)" 1
-check_exit 79 "when its time is over it ends with 79" \
-    train timed --training.exit_duration_in_mins 1e-6
-check_exit 75 "short of memory it ends with 75" train short --training.exit_free_memory_gib 1e6
-check "and its last step is saved" saved short@1
 
 # ---- whose lines the log has ----
 lines_of_rank_0() { grep -cE ' info (train|checkpoint): ' "$tmp/$1.log"; }
 warnings() { grep -cE ' warn train: .*this host has .* GiB of memory left' "$tmp/$1.log"; }
 export HOLDFAST_JOB_END_TIME=tomorrow
-check_exit 75 "4 ranks, of which rank 0 is not to log, end as they would" \
-    train hushed --log-ranks 1-4 --comm.ranks 4 \
-    --training.exit_free_memory_gib 1e6
+check_exit 75 "short of memory 4 ranks, of which rank 0 is not to log, end with 75" \
+    train hushed --log-ranks 1-4 --comm.ranks 4 --training.exit_free_memory_gib 1e6
+check "and their last step is saved" saved hushed@1
 check_equal "its lines are left out, and warnings of all ranks are there" \
     "$(lines_of_rank_0 hushed) $(warnings hushed)" "0 4"
 check "a rank that is not there, and an end of the job that is no time, are warned of" \
@@ -273,9 +267,8 @@ unsaved() {
         ! compgen -G "$store/look/step-*" >/dev/null
 }
 check "behind that step, of which nothing is saved" unsaved
-check_equal "each rank has written a trace of each third step, as torchtitan names it" \
-    "$(cd "$tmp/look/profile_traces" && echo */*)" \
-    "iteration_3/rank0_trace.json iteration_3/rank1_trace.json"
+check "a trace of each third step is in its folder" \
+    test -f "$tmp/look/profile_traces/iteration_3/rank1_trace.json"
 check "after the first a line counts the calls of rank 0" says look \
     "step 1: [0-9]+ calls of rank 0 sent .* dp_shard all_gather [0-9]+ "
 check_equal "each of the four has as many in its line of JSON" \
@@ -312,8 +305,6 @@ check_equal "it warns once that nothing is saved" \
 check_equal "a run with checkpoints does not" "$(grep -c 'enable is off' "$tmp/right.log")" 0
 check_equal "a hint is a warning, once for all ranks" \
     "$(grep -c 'warn train: model.vocab_size = 1001 is not a multiple of 8' "$tmp/unsaved.log")" 1
-check_equal "a run that has none warns of nothing" \
-    "$(grep -c 'is not a multiple' "$tmp/right.log")" 0
 # So strict a limit makes every gradient zero, and the moments with it.
 ends 0 "a run whose optimizer stands still ends with 0" \
     " error checkpoint: step 10: every tensor equals the checkpoint of step 5, attempt 1" still \
@@ -528,8 +519,6 @@ check "a signal ends the wait for ckptd at once" wait_gone "$pid" 1
 ended
 check_equal "with 75" "$status" 75
 check_exit 75 "without any ckptd it ends with 75" train nobody
-check_equal "an estimate needs neither ckptd nor ranks" \
-    "$("$BUILD/trainer" --job.config_file "$tiny" --estimate 2>/dev/null | grep -c 'per rank')" 1
 # Norms are whole on every tensor-parallel rank: a little more than the parameters is held.
 began=$SECONDS
 check_equal "405B on 16,384 ranks is estimated, and the stages have its parameters" \
