@@ -19,14 +19,19 @@ import random
 import shutil
 import struct
 import subprocess
+from unittest import mock
 
-import lib_program
+import lib_reference
 from lib_hf import (CLI, SEQ, bits_of_file, bits_of_folder, cli, export, main, read, samples, test,
                     train_hot, weights_of, write)
 from lib_store import llama_shapes, write_safetensors
 import numpy
 
-HEADS, KV_HEADS, HEAD_DIM, LAYERS, EPS, THETA = 4, 2, 16, 2, 1e-5, 500000.0  # of flavor tiny
+(HEADS, KV_HEADS), HEAD_DIM, THETA = lib_reference.HEADS, 16, lib_reference.THETA  # of flavor tiny
+OUR_NAMES = {"model.embed_tokens": "tok_embeddings", "lm_head": "output", "model.": "", "_proj": "",
+             "self_attn.": "attention.w", "mlp.gate": "feed_forward.w1",
+             "mlp.down": "feed_forward.w2", "mlp.up": "feed_forward.w3",
+             "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"}
 SENTENCEPIECE = "tests/fuzz/corpus/tokenizer_json/genuine-sentencepiece"
 NUMPY = {"F32": numpy.float32, "F16": numpy.float16, "BF16": numpy.uint16}
 
@@ -36,36 +41,23 @@ def arrays(folder):
             for name, (_, data, shape) in bits_of_folder(folder).items()}
 
 
+def turned(x, _sign):
+    """Rotary embedding that turns (i, i + D/2), as transformers has it; [B,T,H,D]."""
+    angle = numpy.arange(x.shape[1])[:, None] * THETA ** (-numpy.arange(0, HEAD_DIM, 2) / HEAD_DIM)
+    cos, sin = (numpy.concatenate([f(angle)] * 2, 1)[:, None] for f in (numpy.cos, numpy.sin))
+    half = HEAD_DIM // 2
+    return x * cos + numpy.concatenate([-x[..., half:], x[..., :half]], -1) * sin
+
+
 def forward(weights, ids):
-    """A Llama as transformers has it: rotary embedding turns (i, i + D/2)."""
-    def norm(x, weight):
-        return x / numpy.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
-
-    def turned(x):
-        angle = numpy.arange(len(x))[:, None] * THETA ** (-numpy.arange(0, HEAD_DIM, 2) / HEAD_DIM)
-        cos, sin = (numpy.concatenate([f(angle)] * 2, 1)[:, None] for f in (numpy.cos, numpy.sin))
-        half = HEAD_DIM // 2
-        return x * cos + numpy.concatenate([-x[..., half:], x[..., :half]], -1) * sin
-
-    x = weights["model.embed_tokens.weight"][ids]
-    mask = numpy.triu(numpy.full((len(ids), len(ids)), -numpy.inf), 1)
-    for layer in range(LAYERS):
-        w = {name.split(".", 3)[3][:-7]: value for name, value in weights.items()
-             if name.startswith(f"model.layers.{layer}.")}
-        h = norm(x, w["input_layernorm"])
-        q = turned((h @ w["self_attn.q_proj"].T).reshape(len(ids), HEADS, HEAD_DIM))
-        k = turned((h @ w["self_attn.k_proj"].T).reshape(len(ids), KV_HEADS, HEAD_DIM))
-        v = (h @ w["self_attn.v_proj"].T).reshape(len(ids), KV_HEADS, HEAD_DIM)
-        k, v = (numpy.repeat(part, HEADS // KV_HEADS, 1) for part in (k, v))
-        scores = numpy.einsum("thd,shd->hts", q, k) / numpy.sqrt(HEAD_DIM) + mask
-        scores = numpy.exp(scores - scores.max(-1, keepdims=True))
-        scores /= scores.sum(-1, keepdims=True)
-        mixed = numpy.einsum("hts,shd->thd", scores, v).reshape(len(ids), -1)
-        x = x + mixed @ w["self_attn.o_proj"].T
-        h = norm(x, w["post_attention_layernorm"])
-        gate = h @ w["mlp.gate_proj"].T
-        x = x + (gate / (1 + numpy.exp(-gate)) * (h @ w["mlp.up_proj"].T)) @ w["mlp.down_proj"].T
-    return norm(x, weights["model.norm.weight"]) @ weights["lm_head.weight"].T
+    """By the reference's model, with their rotary embedding."""
+    named = {}
+    for name, value in weights.items():
+        for theirs, ours in OUR_NAMES.items():
+            name = name.replace(theirs, ours)
+        named[name] = value
+    with mock.patch.object(lib_reference, "rope", turned):
+        return lib_reference.Model(named, HEADS, KV_HEADS).forward(ids[None])[0][0]
 
 
 # ---- out
@@ -77,7 +69,7 @@ def an_exported_folder_gives_the_logits_of_the_trainer(bed):
     config = json.loads(read(os.path.join(folder, "config.json")))
     assert config["architectures"] == ["LlamaForCausalLM"] and config["torch_dtype"] == "float32"
     assert (config["num_attention_heads"], config["num_key_value_heads"]) == (HEADS, KV_HEADS)
-    assert (config["rms_norm_eps"], config["rope_theta"]) == (EPS, THETA)
+    assert (config["rms_norm_eps"], config["rope_theta"]) == (lib_reference.EPS, THETA)
     assert not config["tie_word_embeddings"] and config["max_position_embeddings"] == SEQ
     vocab = config["vocab_size"]  # of the tokens file, which has the two last around a text
     assert (config["bos_token_id"], config["eos_token_id"]) == (vocab - 2, vocab - 1), config
