@@ -2,13 +2,14 @@
 # Goal: before a run, --preflight reports for every rank whether its device copies and multiplies
 # correctly and whether it receives the data of each other rank. It ends with 78 when one is
 # broken, or far slower than the others. Every host has lines for itself, its ranks' calls and its
-# disk; neither a stuck disk nor a rank that stands still holds it up. --links has a row for each
-# call, payload and group of the mesh, and rates, with which --suggest prices a mesh. Method: CPUs,
-# as threads and as processes, one of which multiplies by plain C, so it is slow at any load;
-# simulated GPUs (tests/simgpu) that change one bit of one copy or refuse memory.
+# disk; neither a stuck disk nor a rank that stands still holds it up. Links and calls are tried
+# with five payloads. --links has a row for each call, payload and group of the mesh, and rates,
+# with which --suggest prices a mesh. Method: CPUs, as threads and as processes, one of which
+# multiplies by plain C, so it is slow at any load; simulated GPUs (tests/simgpu) that change one
+# bit of one copy or refuse memory.
 . "$(dirname "$0")/lib.sh"
 
-plan 30
+plan 31
 model=(--model.flavor tiny --training.seq_len 64) # small products
 look() { # OUTPUT TRAINER [SETTING...]
     local to=$1
@@ -88,17 +89,27 @@ check_equal "each host has a line with its ranks, and what there is" \
     "$(awk '$1 == "node" && $5 > 0 && $6 > 0 { print $2, $3, $4 ~ /^[13]\/[1-9]/ }' \
         "$tmp/slow.out" | paste -sd,)" "a 3 1,b 1 1"
 check_equal "the ranks of a host have rates of sums and gathers, and so have all together" \
-    "$(awk '$1 == "calls" && $4 > 0 && $5 > 0 && $6 > 0 && $7 > 0 { print $2, $3 }' \
-        "$tmp/slow.out" | paste -sd,)" "a 3,(all) 4"
-received() { # each rank of the others: RANK FROM, sorted
+    "$(awk '$1 == "calls" && NF == 9 && $6 > 0 && $7 > 0 && $8 > 0 && $9 > 0 {
+        print $2, $3, $4 }' "$tmp/slow.out" | paste -sd,)" \
+    "a 3 sum,a 3 gather,(all) 4 sum,(all) 4 gather"
+check_equal "of links between the hosts the slowest and the fastest are named by payload" \
+    "$(awk '$1 == "pairs" && 0 < $8 && $8 <= $4 && ($5 == 3) != ($6 == 3) &&
+        ($9 == 3) != ($10 == 3) { print $2 }' "$tmp/slow.out" | paste -sd,)" \
+    "16,64,256,1024,4096"
+received() { # payloads; each rank of the others: RANK FROM, sorted
     "$BUILD/trainer" --preflight --json --comm.ranks 3 "${model[@]}" 2>"$tmp/pairs.log" |
         python3 -c '
 import json, sys
-for rank in json.load(sys.stdin)["ranks"]:
+found = json.load(sys.stdin)
+payloads = found["payload_bytes"]
+print(*payloads)
+for rank in found["ranks"]:
     print(rank["rank"], *sorted(link["from"] for link in rank["links"]
-                                if min(link["bytes_per_second"]) > 0))' | paste -sd,
+                                if sum(rate > 0 for rate in link["bytes_per_second"]) ==
+                                len(payloads)))' | paste -sd,
 }
-check_equal "each rank has rates of links from each other one" "$(received)" "0 1 2,1 0 2,2 0 1"
+check_equal "each rank has rates of links from each other one, by payload" "$(received)" \
+    "16384 65536 262144 1048576 4194304,0 1 2,1 0 2,2 0 1"
 rows() { # OUTPUT [COMMAND...]: a line for each group and call of how many rows
     "${@:2}" --links --debug.links_max_bytes 131072 >"$tmp/$1.out" 2>"$tmp/$1.log" || return
     awk '/_/ && $8 > 0 { print $1, $2, $3 }' "$tmp/$1.out" | sort | uniq -c | awk '{$1 = $1} 1' |
@@ -141,7 +152,7 @@ below_peak() { # the model's products of each size, beside what the processor sh
 }
 check "products of the model's shapes, cut as it will be, are beside the peak" below_peak
 if [ ! -x "$BUILD/tests/trainer_on_simgpu" ]; then
-    for i in {19..30}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
+    for i in {20..31}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
     exit
 fi
 gpus() { # OUTPUT SIMGPU RANKS

@@ -25,11 +25,12 @@ static void make_equal(void)
         *f = (struct finding){.copy_rate = 20e9, .product_rate = 600e9, .links_up = 18};
         f->model = (struct preflight_products){.rate = 900e12, .mean_flops = 1e11, .peak = 1e15};
         for (uint32_t round = 0; round < preflight_rounds(RANKS); round++)
-            f->pairs.of[1][round] = 50e9;
+            for (uint32_t payload = 0; payload < PREFLIGHT_PAYLOADS; payload++)
+                f->pairs.of[round][payload] = 50e9;
         f->host[0] = (char)('a' + i);
         f->node.memory_rate = 10e9;
         f->node.memory_alone = 12e9;
-        f->node.calls = (struct call_rates){{1e9, 4e9}, {2e9, 5e9}};
+        f->node.calls = (struct call_rates){{1e9, 1e9, 2e9, 3e9, 4e9}, {2e9, 2e9, 3e9, 4e9, 5e9}};
         f->node.disk =
             (struct disk_facts){.write = 2e9, .durable = 1e9, .read = 3e9, .fio_write = 2e9};
         f->node.threads = 2;
@@ -135,10 +136,10 @@ TEST(test_preflight__what_is_far_below_the_median_is_odd)
          "memory, all ranks at once, at 24"},
         {offsetof(struct finding, node.memory_alone), 0.4, BROKEN,
          "memory, one rank alone, at 40 % of the median, 4.8 of 12 GB/s: "},
-        {offsetof(struct finding, node.calls.sum[0]), 0.51, FIT, ""},
-        {offsetof(struct finding, node.calls.sum[1]), 0.4, SLOW,
+        {offsetof(struct finding, node.calls.sum[PAYLOAD_64K]), 0.51, FIT, ""},
+        {offsetof(struct finding, node.calls.sum[PAYLOAD_4M]), 0.4, SLOW,
          "sums of 4 MiB among its ranks at 40 % of the median, 1.6 of 4 GB/s: slow memory, link"},
-        {offsetof(struct finding, node.calls.gather[1]), 0.09, BROKEN,
+        {offsetof(struct finding, node.calls.gather[PAYLOAD_4M]), 0.09, BROKEN,
          "gathers of 4 MiB among its ranks at 9 % of the median, "},
         {offsetof(struct finding, node.disk.write), 0.4, SLOW,
          "its disk's writes at 40 % of the median, 0.8 of 2 GB/s: a slow or full disk"},
@@ -156,15 +157,20 @@ TEST(test_preflight__what_is_far_below_the_median_is_odd)
     }
 }
 
-/* Scales the link from one rank to another; RANKS as `to` or `from`: of all ranks. */
-static void slow_link(uint32_t from, uint32_t to, double part)
+/* Scales a payload's rate from one rank to another; RANKS as `to` or `from`: of all ranks. */
+static void slow_payload(uint32_t payload, uint32_t from, uint32_t to, double part)
 {
     for (uint32_t i = 0; i < RANKS; i++)
         for (uint32_t round = 0; round < preflight_rounds(RANKS); round++) {
             uint32_t peer = preflight_peer(i, RANKS, preflight_offset(RANKS, round));
             if ((to == i || to == RANKS) && (from == peer || from == RANKS))
-                all[i].pairs.of[1][round] *= part;
+                all[i].pairs.of[round][payload] *= part;
         }
+}
+
+static void slow_link(uint32_t from, uint32_t to, double part)
+{
+    slow_payload(PAYLOAD_4M, from, to, part);
 }
 
 TEST(test_preflight__a_slow_link_is_named_by_its_ranks)
@@ -195,6 +201,33 @@ TEST(test_preflight__a_slow_link_is_named_by_its_ranks)
         assert_memory_equal(named->problem, table[i].says, strlen(table[i].says));
         assert_int_equal(preflight_count(all, RANKS, FIT), RANKS - (table[i].want != FIT));
     }
+}
+
+TEST(test_preflight__links_are_compared_by_the_largest_payload_alone)
+{
+    make_equal();
+    for (uint32_t payload = 0; payload < PAYLOAD_4M; payload++)
+        slow_payload(payload, 1, 2, 0.01);
+    judge(RANKS);
+    assert_int_equal(preflight_count(all, RANKS, FIT), RANKS);
+}
+
+TEST(test_preflight__the_slowest_and_the_fastest_link_are_found_by_payload)
+{
+    struct pair_link slowest, fastest;
+    make_equal();
+    slow_payload(PAYLOAD_64K, 1, 2, 0.5);
+    slow_payload(PAYLOAD_64K, 3, 0, 2);
+    slow_payload(PAYLOAD_4M, 0, 1, 0.1);
+    preflight_extremes(all, RANKS, PAYLOAD_64K, &slowest, &fastest);
+    assert_true(slowest.from == 1 && slowest.to == 2 && slowest.rate == 25e9);
+    assert_true(fastest.from == 3 && fastest.to == 0 && fastest.rate == 100e9);
+    strcpy(all[2].host, "b"); /* of the same host as 1 now */
+    preflight_extremes(all, RANKS, PAYLOAD_64K, &slowest, &fastest);
+    assert_true(slowest.rate == 50e9);
+    memset(all[0].pairs.of, 0, sizeof all[0].pairs.of);
+    preflight_extremes(all, 1, PAYLOAD_64K, &slowest, &fastest);
+    assert_true(slowest.rate == 0 && fastest.rate == 0);
 }
 
 TEST(test_preflight__links_of_one_host_are_not_compared_with_those_between_hosts)

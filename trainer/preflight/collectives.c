@@ -106,15 +106,15 @@ static double bus_rate(const struct comm *group, enum link_call call, size_t byt
 
 static int measure(struct together *t, struct call_rates *out)
 {
-    static const size_t payloads[PREFLIGHT_PAYLOADS] = {PREFLIGHT_PAYLOAD_BYTES};
     double seconds;
-    for (size_t i = 0; i < PREFLIGHT_PAYLOADS; i++) {
+    for (uint32_t i = 0; i < PREFLIGHT_PAYLOADS; i++) {
+        size_t bytes = preflight_bytes(i);
         if (links_can_sum(t->group)) {
-            ERR_TRY(sum(t, payloads[i], &seconds));
-            out->sum[i] = bus_rate(t->group, LINK_SUM, payloads[i], seconds);
+            ERR_TRY(sum(t, bytes, &seconds));
+            out->sum[i] = bus_rate(t->group, LINK_SUM, bytes, seconds);
         }
-        ERR_TRY(gather(t, payloads[i], &seconds));
-        out->gather[i] = bus_rate(t->group, LINK_ALL_GATHER, payloads[i], seconds);
+        ERR_TRY(gather(t, bytes, &seconds));
+        out->gather[i] = bus_rate(t->group, LINK_ALL_GATHER, bytes, seconds);
     }
     return 0;
 }

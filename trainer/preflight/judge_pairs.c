@@ -7,9 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LARGE (PREFLIGHT_PAYLOADS - 1) /* the payload whose rates are compared */
 #define PAIR_SLOW 0.5
 #define PAIR_BROKEN 0.1
+
+size_t preflight_bytes(uint32_t payload)
+{
+    return TRIAL_BYTES >> 2 * (PAYLOAD_4M - payload);
+}
 
 uint32_t preflight_rounds(uint32_t ranks)
 {
@@ -26,14 +30,35 @@ uint32_t preflight_peer(uint32_t rank, uint32_t ranks, uint32_t offset)
     return (rank + ranks - offset) % ranks;
 }
 
-/* The rate at which `to` received. 0: not tried or, if there are several hosts, of one host. */
-static double pair_rate(const struct finding *all, uint32_t num, bool has_hosts, uint32_t to,
-                        uint32_t round, uint32_t *out_from)
+/* The rates at which `to` received, by payload. NULL: not tried or, if there are several hosts, of
+ * one host. */
+static const double *pair_rates(const struct finding *all, uint32_t num, bool has_hosts,
+                                uint32_t to, uint32_t round, uint32_t *out_from)
 {
+    const double *rates = all[to].pairs.of[round];
     *out_from = preflight_peer(to, num, preflight_offset(num, round));
     if (has_hosts && strcmp(all[to].host, all[*out_from].host) == 0)
-        return 0;
-    return all[to].pairs.of[LARGE][round];
+        return NULL;
+    return rates[PAYLOAD_4M] > 0 ? rates : NULL;
+}
+
+void preflight_extremes(const struct finding *all, uint32_t num, uint32_t payload,
+                        struct pair_link *out_slowest, struct pair_link *out_fastest)
+{
+    bool has_hosts = preflight_hosts(all, num) > 1;
+    *out_slowest = *out_fastest = (struct pair_link){0};
+    for (uint32_t to = 0; to < num; to++)
+        for (uint32_t round = 0; round < preflight_rounds(num); round++) {
+            struct pair_link link = {.to = to};
+            const double *rates = pair_rates(all, num, has_hosts, to, round, &link.from);
+            if (rates == NULL)
+                continue;
+            link.rate = rates[payload];
+            if (out_slowest->rate <= 0 || link.rate < out_slowest->rate)
+                *out_slowest = link;
+            if (link.rate > out_fastest->rate)
+                *out_fastest = link;
+        }
 }
 
 /* rates: [num x rounds]; receives all that are compared. */
@@ -44,9 +69,10 @@ static uint32_t sum_pairs(struct finding *all, uint32_t num, double *rates)
     for (uint32_t to = 0; to < num; to++) {
         struct finding *f = &all[to];
         for (uint32_t round = 0; round < preflight_rounds(num); round++) {
-            double rate = pair_rate(all, num, has_hosts, to, round, &from);
-            if (rate <= 0)
+            const double *of = pair_rates(all, num, has_hosts, to, round, &from);
+            if (of == NULL)
                 continue;
+            double rate = of[PAYLOAD_4M];
             rates[count++] = rate;
             f->link_rate = fmax(f->link_rate, rate);
             all[from].send_rate = fmax(all[from].send_rate, rate);

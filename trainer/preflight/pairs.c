@@ -50,12 +50,12 @@ static int measure(struct comm *group, const struct trial_room *room, uint32_t o
 int pairs_measure(struct pair_rates *out, struct comm *group, const struct trial_room *room,
                   uint32_t *out_wrong)
 {
-    static const size_t payloads[PREFLIGHT_PAYLOADS] = {PREFLIGHT_PAYLOAD_BYTES};
     for (uint32_t round = 0; round < preflight_rounds(group->size); round++) {
         uint32_t offset = preflight_offset(group->size, round);
         bool is_wrong = false;
-        for (size_t i = 0; i < PREFLIGHT_PAYLOADS; i++)
-            ERR_TRY(measure(group, room, offset, payloads[i], &out->of[i][round], &is_wrong));
+        for (uint32_t i = 0; i < PREFLIGHT_PAYLOADS; i++)
+            ERR_TRY(
+                measure(group, room, offset, preflight_bytes(i), &out->of[round][i], &is_wrong));
         if (is_wrong) /* continue with the other ranks */
             *out_wrong = preflight_peer(group->rank, group->size, offset);
     }

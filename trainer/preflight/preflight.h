@@ -4,8 +4,8 @@
  * the model's shapes (products.c). The first rank of a host examines it: cores, limits, memory,
  * clock, versions (node.c), with debug.preflight_folder the disk (disk.c). If all can, each rank
  * sends to each other one (pairs.c). The ranks of a host sum and gather, then all ranks
- * (collectives.c): by NCCL, MPI or memory, as in training. Then rates are compared (judge.c,
- * judge_pairs.c). No data, no weights and no ckptd are needed. */
+ * (collectives.c): by NCCL, MPI or memory, as in training. Both go through all payloads. Then rates
+ * are compared (judge.c, judge_pairs.c). No data, no weights and no ckptd are needed. */
 #ifndef HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
 #define HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
 
@@ -16,17 +16,18 @@
 
 #define PREFLIGHT_TEXT_BYTES 384
 
+/* Each four times the one before it, as in links.c. */
+enum { PAYLOAD_16K, PAYLOAD_64K, PAYLOAD_256K, PAYLOAD_1M, PAYLOAD_4M, PREFLIGHT_PAYLOADS };
+
 /* Bus rates of calls by payload, bytes/s, as in links.h; 0: not tried. */
-#define PREFLIGHT_PAYLOADS 2
-#define PREFLIGHT_PAYLOAD_BYTES (size_t)64 << 10, (size_t)4 << 20
 struct call_rates {
     double sum[PREFLIGHT_PAYLOADS], gather[PREFLIGHT_PAYLOADS];
 };
 
-/* Bytes/s received from a peer, by payload and round (preflight_offset); 0: not tried. */
+/* Bytes/s received from a peer, by round (preflight_offset) and payload; 0: not tried. */
 #define PREFLIGHT_ROUNDS 63u
 struct pair_rates {
-    double of[PREFLIGHT_PAYLOADS][PREFLIGHT_ROUNDS];
+    double of[PREFLIGHT_ROUNDS][PREFLIGHT_PAYLOADS];
 };
 
 /* The products of a matrix of the model, for all layers: forward and both halves of the backward.
@@ -83,7 +84,7 @@ struct finding {
     double product_rate;              /* floating-point operations/s, of square products */
     struct preflight_products model;
     struct pair_rates pairs; /* this rank receives */
-    /* Of links, bytes/s, set by preflight_set_fitness(); 0: not tried. With several hosts only
+    /* Of 4 MiB on links, bytes/s, by preflight_set_fitness(); 0: not tried. With several hosts only
      * links between hosts count. The fastest to this rank and from it; the slowest to it. */
     double link_rate, send_rate, slowest_rate;
     uint32_t slowest_from; /* the rank at the other end of the slowest */
@@ -98,7 +99,8 @@ struct finding {
 
 /* Sets problem, warning and fitness of each. A rank with a problem is broken. Each rate is compared
  * with its median over the ranks (for memory: over the hosts) that have one, if there are at least
- * PREFLIGHT_COMPARED. The slowest link to a rank is compared with the median of all links. Below
+ * PREFLIGHT_COMPARED. The slowest link to a rank is compared with the median of all links. Links
+ * are compared with 4 MiB alone: latencies of less depend on what else runs. Below
  * the first bound a rank is slow, below the second it is broken; a host's problem is that of its
  * first rank. Bounds are parts of the median:
  *

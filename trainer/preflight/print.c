@@ -76,20 +76,31 @@ static void print_shapes(const struct finding *all, uint32_t num)
     }
 }
 
-static void print_calls(const char *host, uint32_t ranks, const struct call_rates *calls)
+static void print_call(const char *host, uint32_t ranks, const char *call, const double *rates)
 {
-    if (calls->gather[0] > 0)
-        printf("calls  %-20s %5u %14.3f %14.3f %14.3f %14.3f\n", host, ranks, calls->sum[0] / 1e9,
-               calls->sum[1] / 1e9, calls->gather[0] / 1e9, calls->gather[1] / 1e9);
+    if (rates[0] <= 0) /* not tried */
+        return;
+    printf("calls  %-20s %5u  %-8s", host, ranks, call);
+    for (uint32_t i = 0; i < PREFLIGHT_PAYLOADS; i++)
+        printf(" %10.3f", rates[i] / 1e9);
+    printf("\n");
 }
 
-/* Prints the calls of the ranks of each host, and of all. */
+static void print_calls(const char *host, uint32_t ranks, const struct call_rates *calls)
+{
+    print_call(host, ranks, "sum", calls->sum);
+    print_call(host, ranks, "gather", calls->gather);
+}
+
+/* Prints the calls of the ranks of each host, and of all, by payload. */
 static void print_all_calls(const struct finding *all, uint32_t num)
 {
     if (num == 1)
         return;
-    printf("%-6s %-20s %5s %14s %14s %14s %14s\n", "CALLS", "HOST", "RANKS", "SUM 64K GB/S",
-           "SUM 4M GB/S", "GATHER 64K", "GATHER 4M");
+    printf("%-6s %-20s %5s  %-8s", "CALLS", "HOST", "RANKS", "BUS GB/S");
+    for (uint32_t i = 0; i < PREFLIGHT_PAYLOADS; i++)
+        printf(" %6zu KIB", preflight_bytes(i) >> 10);
+    printf("\n");
     for (uint32_t i = 0; i < num; i++)
         if (preflight_speaker(all, i) == i)
             print_calls(all[i].host, preflight_sum(all, num, i).ranks, &all[i].node.calls);
@@ -108,6 +119,24 @@ static void print_links(const struct finding *all, uint32_t num)
             printf("links  %-20s %5u %14.3f %14.3f %14.3f %14u\n", all[i].host, i,
                    all[i].link_rate / 1e9, all[i].send_rate / 1e9, all[i].slowest_rate / 1e9,
                    all[i].slowest_from);
+}
+
+/* Prints the slowest and the fastest link by payload, of those that print_links() has. */
+static void print_pairs(const struct finding *all, uint32_t num)
+{
+    if (num == 1)
+        return;
+    printf("%-6s %8s %14s %10s %5s %5s %14s %10s %5s %5s\n", "PAIRS", "KIB", "SLOWEST GB/S", "US",
+           "FROM", "TO", "FASTEST GB/S", "US", "FROM", "TO");
+    for (uint32_t i = 0; i < PREFLIGHT_PAYLOADS; i++) {
+        struct pair_link slow, fast;
+        size_t bytes = preflight_bytes(i);
+        preflight_extremes(all, num, i, &slow, &fast);
+        if (slow.rate > 0)
+            printf("pairs  %8zu %14.3f %10.1f %5u %5u %14.3f %10.1f %5u %5u\n", bytes >> 10,
+                   slow.rate / 1e9, 1e6 * (double)bytes / slow.rate, slow.from, slow.to,
+                   fast.rate / 1e9, 1e6 * (double)bytes / fast.rate, fast.from, fast.to);
+    }
 }
 
 static void print_disks(const struct finding *all, uint32_t num)
@@ -178,6 +207,7 @@ int preflight_print(const struct finding *all, uint32_t num)
     print_nodes(all, num);
     print_shapes(all, num);
     print_links(all, num);
+    print_pairs(all, num);
     print_all_calls(all, num);
     print_disks(all, num);
     print_gpus(all, num);
@@ -218,16 +248,32 @@ static json_t *health_json(const struct finding *f)
                      number_json(has->bus_generation_max), "driver", has->driver);
 }
 
-/* The links to a rank, by payload. */
+/* By payload. */
+static json_t *rates_json(const double *rates)
+{
+    json_t *array = json_array();
+    for (uint32_t i = 0; i < PREFLIGHT_PAYLOADS; i++)
+        json_array_append_new(array, json_real(rates[i]));
+    return array;
+}
+
+static json_t *payloads_json(void)
+{
+    json_t *array = json_array();
+    for (uint32_t i = 0; i < PREFLIGHT_PAYLOADS; i++)
+        json_array_append_new(array, json_integer((json_int_t)preflight_bytes(i)));
+    return array;
+}
+
+/* The links to a rank. */
 static json_t *pairs_json(const struct finding *f, uint32_t rank, uint32_t num)
 {
     json_t *pairs = json_array();
     for (uint32_t round = 0; round < preflight_rounds(num); round++) {
         uint32_t from = preflight_peer(rank, num, preflight_offset(num, round));
-        if (f->pairs.of[0][round] > 0)
-            json_array_append_new(pairs,
-                                  json_pack("{si s[ff]}", "from", (int)from, "bytes_per_second",
-                                            f->pairs.of[0][round], f->pairs.of[1][round]));
+        if (f->pairs.of[round][0] > 0)
+            json_array_append_new(pairs, json_pack("{si so}", "from", (int)from, "bytes_per_second",
+                                                   rates_json(f->pairs.of[round])));
     }
     return pairs;
 }
@@ -268,8 +314,8 @@ static json_t *calls_json(const struct call_rates *calls)
 {
     if (calls->gather[0] <= 0)
         return json_null();
-    return json_pack("{s[ff] s[ff]}", "all_reduce", calls->sum[0], calls->sum[1], "all_gather",
-                     calls->gather[0], calls->gather[1]);
+    return json_pack("{so so}", "all_reduce", rates_json(calls->sum), "all_gather",
+                     rates_json(calls->gather));
 }
 
 static json_t *disk_json(const struct disk_facts *disk)
@@ -305,10 +351,11 @@ int preflight_print_json(const struct finding *all, uint32_t num)
             json_array_append_new(nodes, node_json(all, num, i));
     }
     json_t *root = json_pack(
-        "{so so so sb sb si si si}", "ranks", ranks, "nodes", nodes, "calls_bytes_per_second",
-        calls_json(&all[0].calls), "ranks_compared", num >= PREFLIGHT_COMPARED, "nodes_compared",
-        hosts >= PREFLIGHT_COMPARED, "ok", (int)preflight_count(all, num, FIT), "slow",
-        (int)preflight_count(all, num, SLOW), "broken", (int)preflight_count(all, num, BROKEN));
+        "{so so so so sb sb si si si}", "ranks", ranks, "nodes", nodes, "payload_bytes",
+        payloads_json(), "calls_bytes_per_second", calls_json(&all[0].calls), "ranks_compared",
+        num >= PREFLIGHT_COMPARED, "nodes_compared", hosts >= PREFLIGHT_COMPARED, "ok",
+        (int)preflight_count(all, num, FIT), "slow", (int)preflight_count(all, num, SLOW), "broken",
+        (int)preflight_count(all, num, BROKEN));
     char *text = root != NULL ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     if (text == NULL)

@@ -56,11 +56,20 @@ void disk_measure(struct disk_facts *out, const char *folder, int64_t limit_ms);
 
 /* ---- results (judge.c, judge_pairs.c, print.c) ---- */
 
+/* Of a PAYLOAD_*. */
+size_t preflight_bytes(uint32_t payload);
 /* In round 0 to preflight_rounds() - 1 each rank receives from the one `offset` before it. With up
  * to PREFLIGHT_ROUNDS + 1 ranks all pairs are tried, with more some that are spread over all. */
 uint32_t preflight_rounds(uint32_t ranks);
 uint32_t preflight_offset(uint32_t ranks, uint32_t round);
 uint32_t preflight_peer(uint32_t rank, uint32_t ranks, uint32_t offset);
+struct pair_link {
+    uint32_t from, to;
+    double rate; /* bytes/s; 0: none was tried */
+};
+/* The slowest and the fastest link; with several hosts, of those between hosts. */
+void preflight_extremes(const struct finding *all, uint32_t num, uint32_t payload,
+                        struct pair_link *out_slowest, struct pair_link *out_fastest);
 /* Sets link_rate, send_rate and slowest_* of all, and marks slow links. ERR_MEMORY. */
 int preflight_judge_pairs(struct finding *all, uint32_t num);
 __attribute__((format(printf, 2, 3))) void preflight_add_text(char text[PREFLIGHT_TEXT_BYTES],
