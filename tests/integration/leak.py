@@ -4,10 +4,11 @@
 Goal: memory that grows hour after hour is an alarm with its numbers, in status and in the
 metrics, and ends when it stops; above limits.exit_private_bytes ckptd ends with the code for a
 restart, no committed checkpoint is lost, and a trainer continues to save at the next one. A limit
-below the memory at start is a wrong setting. A trainer that leaks saves and ends with the code
-for a restart. Method: a real ckptd keeps the plan of the last description of each run, so runs of
-many tensors make it grow; build/shims/clock.so moves its clock by hours. So does that of a
-trainer whose memory a thread of build/shims/leaks.so takes. The rule itself: proto_leak.
+below the memory at start is a wrong setting. A trainer that leaks, or passes its limit, saves and
+ends with the code for a restart; the next start continues from that step. Method: a real ckptd
+keeps the plan of the last description of each run, so runs of many tensors make it grow;
+build/shims/clock.so moves its clock by hours, and that of a trainer whose memory a thread of
+build/shims/leaks.so takes. The rule itself: proto_leak.
 """
 
 import os
@@ -35,6 +36,8 @@ LEAKS = re.compile(r"ckptd leaks: its memory beside the pool rose in each of the
 
 TRAINER_LEAKS = (r"this process leaks: its private memory rose in each of the last 9 half hours, "
                  r"from \d\.\d+ to \d\.\d+ GiB, \d+\.\d+ GiB an hour")
+TRAINER_IS_FULL = (r"this process has (\d+\.\d\d) GiB of private memory: "
+                   r"training.exit_memory_gib = 0.25\n")
 
 
 class Grower:
@@ -153,6 +156,35 @@ def pass_half_hours(trainer, clock, loss, said):
     return 0
 
 
+def fills_memory(world):
+    """A trainer passes training.exit_memory_gib; its next start does not."""
+    world.launch(*OFTEN)
+    loss = os.path.join(world.folder, "full.loss")
+    words = lib_train.command(world.folder, world.server, "full", "--training.steps", 1000000,
+                              "--checkpoint.interval", 1000000, "--metrics.loss_file", loss,
+                              "--training.exit_memory_gib", 0.25)
+    shim = os.path.join(lib_train.BUILD, "shims", "leaks.so")
+    trainer = lib_train.Trainer(words, env={**os.environ, "LD_PRELOAD": shim, "LEAK_MIB": "4096"})
+    comes(lambda: trainer.poll() is not None)
+    trainer.kill()
+    said = trainer.communicate()[1]
+    found, last = re.search(TRAINER_IS_FULL, said), lines_of(loss)
+    saved = [entry["step"] for entry in world.listed() if entry["run"] == "full"]
+    test("a trainer whose memory passes its limit says so in GiB, saves, and ends with 75",
+         trainer.returncode == 75 and found and 0.25 <= float(found[1]) < 4 and saved == [last],
+         (trainer.returncode, saved, last, said[-3000:]))
+    again = lib_train.Trainer(words)
+    comes(lambda: again.poll() is not None or lines_of(loss) > last)
+    again.send_signal(signal.SIGTERM)
+    said = again.communicate(timeout=PATIENCE)[1]
+    with open(loss, encoding="ascii") as file:
+        made = [int(line.split()[0]) for line in file]
+    test("the next start is below it, and continues from that very step",
+         f"loaded step {last} of" in said and not re.search(TRAINER_IS_FULL, said) and
+         last < len(made) and made == list(range(1, len(made) + 1)), (last, made, said[-3000:]))
+    world.stop()
+
+
 def trainer_ends(world):
     world.launch(*OFTEN)
     log, loss = (os.path.join(world.folder, name) for name in ("leaky.log", "leaky.loss"))
@@ -184,6 +216,7 @@ def main():
     world = World()
     try:
         ends(world)
+        fills_memory(world)
         trainer_ends(world)
         is_told(world, Clock(world.folder))
     finally:

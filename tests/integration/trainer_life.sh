@@ -121,7 +121,10 @@ check "and has saved behind the step" saved saved@1
 
 # ---- whose lines the log has ----
 lines_of_rank_0() { grep -cE ' info (train|checkpoint): ' "$tmp/$1.log"; }
-warnings() { grep -cE ' warn train: .*this host has .* GiB of memory left' "$tmp/$1.log"; }
+warnings() {
+    grep -cE ' warn train: .*this host has [0-9.]+ GiB of memory left: .*exit_free_memory_gib' \
+        "$tmp/$1.log"
+}
 export HOLDFAST_JOB_END_TIME=tomorrow
 check_exit 75 "short of memory 4 ranks, of which rank 0 is not to log, end with 75" \
     train hushed --log-ranks 1-4 --comm.ranks 4 --training.exit_free_memory_gib 1e6
