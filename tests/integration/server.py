@@ -2,12 +2,11 @@
 """server - every command of ckpt-cli through a ckptd that serves meanwhile.
 
 Goal: with --server a command answers the same as on the directory. A store that cannot be reached
-from here is named. A checkpoint released from quarantine is served at once. An import into a served
-store is whole or gone after any kill at any moment; gc removes the rest, never files that are being
-written. The log names the user of each request; another user gets his rights. Method: a real ckptd;
-`saver save` makes checkpoints; models for the import are random bits in a Llama's shapes. Tool and
-ckptd are killed while shards are written, between the last shard and the answer, and before the
-request is received (a stopped ckptd).
+from here is named. An import into a served store is whole or gone after any kill at any moment; gc
+removes the rest, never files that are being written. The log names the user of each request;
+another user gets his rights. Method: a real ckptd; `saver save` makes checkpoints; models for the
+import are random bits in a Llama's shapes. Tool and ckptd are killed while shards are written,
+between the last shard and the answer, and before the request is received (a stopped ckptd).
 """
 
 import glob
