@@ -305,6 +305,10 @@ time.sleep(600)
 """
 
 
+def tier_of(host):
+    return json.loads(cli(host, "status", "--json", "--server", SERVER)[1])["tier"]
+
+
 def network(host):
     """A bucket on the loopback of that machine."""
     host.inside("ip", "link", "set", "lo", "up")
@@ -319,11 +323,12 @@ def network(host):
     for name, drop_ins, wanted in zip(SMOKE[12:], ((), (DROP_IN,)),
                                       ("not reached yet", "conditional PUT"), strict=True):
         code = use(host, "/run/bucket.conf", *drop_ins)
-        told = cli(host, "status", "--json", "--server", SERVER)[1]
-        test(name, code == 0 and wanted in json.loads(told)["tier"]["storage"], (told, host.said()))
+        told = tier_of(host)
+        test(name, code == 0 and wanted in told["storage"], (told, host.said()))
+    wait_for(lambda: tier_of(host)["waiting"] == 0)  # or its end would wait for the bucket
+    use(host)
     server.kill()
     server.wait()
-    use(host)
 
 
 def stop(host):
