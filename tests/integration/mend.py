@@ -5,7 +5,7 @@ Goal: for any changed byte of a local shard, the first reader (a load, the scrub
 far copy serves. The local file is then restored to the byte, the quarantine is lifted, and the
 journal records it; also when ckptd is killed in between. Likewise for a far object, whose damage
 the scrub of the far tier finds. A damaged source replaces nothing. Method: the real programs on a
-`dir:` tier, bytes flipped at samples.
+`dir:` tier, a byte flipped in a header and one in the data (clients_damage flips every one).
 """
 
 import glob
@@ -40,11 +40,9 @@ def journal(world, run):
     return out
 
 
-def samples(path, chance):
-    """Places in the header, the data, the checksum table."""
-    size = os.path.getsize(path)
-    return [0, 9, chance.randrange(4096, size // 2), chance.randrange(size // 2, size - 8192),
-            size - 1]
+def samples(path):
+    """Places in the header and in the data."""
+    return 9, random.Random(SEED).randrange(4096, os.path.getsize(path) - 8192)
 
 
 def is_mended(world, before, folder):
@@ -54,7 +52,6 @@ def is_mended(world, before, folder):
 
 
 def by_loads(world, options):
-    chance = random.Random(SEED)
     world.start(*options)
     world.save_one(1)
     wait_until(drained(world), "the drain")
@@ -64,12 +61,9 @@ def by_loads(world, options):
     before = contents(files)
     shard = sorted(files)[-1]
     assert "shard" in shard
-    for offset in samples(shard, chance):
+    for offset in samples(shard):
         world.stop()
         change(shard, offset)
-        code, out, err = world.cli("verify", "--store", world.store, run)
-        test(f"byte {offset} of a shard: verify finds it and names it",
-             code != 0 and "shard" in out + err, (code, out, err))
         world.start(*options)
         good = read(world)
         wait_until(lambda: is_mended(world, before, folder)() and
@@ -118,8 +112,7 @@ def by_scrub(world, options, run, folder, before, shard):
 def killed(world, options, run, folder, before, shard):
     """Between the finding and the end of the repair; the next start sees the note of the
     quarantine."""
-    chance = random.Random(SEED)
-    for _ in range(4):
+    for _ in range(2):
         change(shard, os.path.getsize(shard) // 2)
         world.start(*options, "--tier.rate", "4MiB")
         read(world)
@@ -136,14 +129,10 @@ def killed(world, options, run, folder, before, shard):
 
 def far_by_scrub(world, options, run, folder, before, shard):
     """A far object is damaged, and no client loads it."""
-    chance = random.Random(SEED)
     far = shard.replace(world.store, world.far)
     there = contents([far])
-    for offset in samples(far, chance):
+    for offset in samples(far):
         change(far, offset)
-        code, out, err = world.cli("verify", "--store", world.far, run)
-        test(f"byte {offset} of a far object: verify finds it and names it",
-             code != 0 and "shard-00002" in out + err, (code, out, err))
         world.start(*options, *SCRUB)
         wait_until(lambda: contents([far]) == there and tier_of(world)["mended"] == 1,
                    lambda: (world.log()[-2000:], tier_of(world), world.status()["far_scrub"]))
