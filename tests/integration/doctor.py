@@ -207,9 +207,9 @@ def slow_tier(world):
     test("the disk is compared with what saves need, by their bytes and interval",
          run["newest_bytes_here"] == run["newest_bytes"] > 0 and
          any(need in row["found"] for row in found.rows["write"]), (run, found.rows["write"]))
-    test("a far tier that takes less than saves make is a warning, with the times of its requests",
+    test("a far tier that takes less than saves make is a warning, with what they need",
          sent and found.is_told("far tier", "warn", "slowest requests: ", ", median ",
-                                "0 errors since"), (run, found.out))
+                                "0 errors since", need), (run, found.out))
     world.stop()
 
 
@@ -250,6 +250,10 @@ def in_memory():
         found = Found(world.where, "--write", world.folder)
         test("a write beside another disk than the store's says so",
              found.is_told("write", "warn", "is not on the store's disk"), found.out)
+        found = Found(world.where, "--write", world.folder + "/none")
+        test("a folder that does not exist is not said to be on another disk",
+             found.code == 1 and [row["verdict"] for row in found.rows["write"]] == ["bad"],
+             found.out)
         world.stop()
     finally:
         run("umount", "/dev/shm")

@@ -124,13 +124,13 @@ static void check_write(struct doctor *doctor)
     char text[32], speed[32], last[160], need[96];
     if (test.folder[0] == '\0')
         return;
-    if (doctor->store[0] != '\0' && !is_on_store_disk(doctor))
-        doctor_say(doctor, DOCTOR_WARN, "write", "name a folder on the store's disk",
-                   "%s is not on the store's disk", test.folder);
     if (disk_test_run(&test, doctor->cli) != 0) {
         doctor_say_error(doctor, DOCTOR_BAD, "write", "name another folder on the store's disk");
         return;
     }
+    if (doctor->store[0] != '\0' && !is_on_store_disk(doctor))
+        doctor_say(doctor, DOCTOR_WARN, "write", "name a folder on the store's disk",
+                   "%s is not on the store's disk", test.folder);
     double rate = disk_test_durable(&test),
            rate_last = describe_last_save(last, sizeof last, doctor);
     describe_need(need, sizeof need, doctor, rate);

@@ -124,21 +124,21 @@ static void check_far_tier(struct doctor *doctor)
     double median = json_number_value(json_object_get(of, "p50_seconds"));
     double most = json_number_value(json_object_get(of, "p99_seconds"));
     bool is_slow = most > REQUEST_WARN_S || (rate > 0 && rate < doctor->need_rate);
-    char speed[32], op[96] = "no request yet";
+    char speed[32], need[64], op[96] = "no request yet";
     if (!json_is_object(tier))
         return;
     if (of)
         snprintf(op, sizeof op, "slowest requests: %.32s, median %.1f ms, 99%% %.1f ms",
                  member_text(of, "op"), 1e3 * median, 1e3 * most);
-    doctor_say(doctor,
-               doctor_verdict(member_number(tier, "given_up") > 0, offline[0] != '\0' || is_slow),
-               "far tier", advice_for(tier),
-               "%llu there, %llu to go, the last at %s/s; %s; %s since the start%s%s",
-               (unsigned long long)member_number(tier, "checkpoints"),
-               (unsigned long long)member_number(tier, "waiting"),
-               text_bytes(speed, sizeof speed, (uint64_t)rate), op,
-               text_count(member_number(tier, "errors"), "error").text,
-               offline[0] != '\0' ? ", now: " : "", offline);
+    doctor_say(
+        doctor, doctor_verdict(member_number(tier, "given_up") > 0, offline[0] != '\0' || is_slow),
+        "far tier", advice_for(tier),
+        "%llu there, %llu to go, the last at %s/s%s; %s; %s since the start%s%s",
+        (unsigned long long)member_number(tier, "checkpoints"),
+        (unsigned long long)member_number(tier, "waiting"),
+        text_bytes(speed, sizeof speed, (uint64_t)rate), doctor_need(need, sizeof need, doctor), op,
+        text_count(member_number(tier, "errors"), "error").text,
+        offline[0] != '\0' ? ", now: " : "", offline);
 }
 
 void doctor_check_tiers(struct doctor *doctor)
