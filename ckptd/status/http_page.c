@@ -12,8 +12,8 @@
 #define RELOAD_S 10
 #define COLUMNS_MAX 12
 
-/* All but TEXT are aligned right. */
-enum unit { TEXT, PLAIN, BYTES, SECONDS, MILLISECONDS };
+/* All but TEXT are aligned right. RATE: bytes, of the link that moves those of a node. */
+enum unit { TEXT, PLAIN, BYTES, RATE, SECONDS, MILLISECONDS };
 
 /* The browser's own colours, light or dark. A table that is too wide scrolls in its div. */
 static const char style[] =
@@ -92,8 +92,8 @@ static const struct section {
       {"checkpoints", "checkpoints", PLAIN},
       {"waiting", "waiting", PLAIN},
       {"waiting bytes", "waiting_bytes", BYTES},
-      {"in per second", "links.bulk.bytes_per_second_in", BYTES},
-      {"out per second", "links.bulk.bytes_per_second_out", BYTES},
+      {"in per second", "bytes_per_second_in", RATE},
+      {"out per second", "bytes_per_second_out", RATE},
       {"errors", "errors", PLAIN}}},
     {"Memory",
      "pool",
@@ -159,10 +159,21 @@ static void write_counts(FILE *out, const json_t *counts)
     }
 }
 
+/* Without a bulk plane calls move the bytes. */
+static const json_t *value_at(const json_t *row, const char *path, enum unit unit)
+{
+    const json_t *bulk = json_at(row, "links.bulk");
+    if (unit != RATE)
+        return json_at(row, path);
+    bool has_moved = json_integer_value(json_at(bulk, "bytes_in")) > 0 ||
+                     json_integer_value(json_at(bulk, "bytes_out")) > 0;
+    return json_at(has_moved ? bulk : json_at(row, "links.control"), path);
+}
+
 static void write_cell(FILE *out, const json_t *value, enum unit unit)
 {
     fprintf(out, "<td%s>", class_of(unit));
-    if (json_is_number(value) && unit == BYTES)
+    if (json_is_number(value) && (unit == BYTES || unit == RATE))
         write_bytes(out, json_number_value(value));
     else if (json_is_number(value) && unit == SECONDS)
         write_seconds(out, json_number_value(value));
@@ -187,7 +198,8 @@ static void write_row(FILE *out, const struct section *section, const json_t *ro
 {
     fputs("<tr>", out);
     for (int i = 0; i < COLUMNS_MAX && section->columns[i].title; i++)
-        write_cell(out, json_at(row, section->columns[i].path), section->columns[i].unit);
+        write_cell(out, value_at(row, section->columns[i].path, section->columns[i].unit),
+                   section->columns[i].unit);
     fputs("</tr>\n", out);
 }
 
@@ -208,20 +220,40 @@ static void write_section(FILE *out, const struct section *section, const json_t
     fputs("</table></div>\n", out);
 }
 
-static void write_alarms(FILE *out, const json_t *alarms)
+/* `node`: NULL for its own. */
+static void write_alarms_of(FILE *out, const char *node, const json_t *alarms)
 {
     size_t index;
     const json_t *alarm;
-    if (json_array_size(alarms) == 0) {
+    json_array_foreach(alarms, index, alarm)
+    {
+        fputs("<li>", out);
+        write_text(out, node);
+        fputs(node ? ": " : "", out);
+        write_text(out, json_string_value(alarm));
+        fputs("</li>\n", out);
+    }
+}
+
+/* Its own, and the last received ones of the other nodes. */
+static void write_alarms(FILE *out, const json_t *status)
+{
+    const json_t *nodes = json_at(status, "nodes.peers"), *node;
+    size_t index, count = json_array_size(json_at(status, "alarms"));
+    json_array_foreach(nodes, index, node)
+    {
+        count += json_array_size(json_at(node, "told.alarms"));
+    }
+    if (count == 0) {
         fputs("<p>No alarm.</p>\n", out);
         return;
     }
     fputs("<h2>Alarms</h2>\n<ul class=\"alarms\">\n", out);
-    json_array_foreach(alarms, index, alarm)
+    write_alarms_of(out, NULL, json_at(status, "alarms"));
+    json_array_foreach(nodes, index, node)
     {
-        fputs("<li>", out);
-        write_text(out, json_string_value(alarm));
-        fputs("</li>\n", out);
+        const char *name = json_string_value(json_at(node, "name"));
+        write_alarms_of(out, name, json_at(node, "told.alarms"));
     }
     fputs("</ul>\n", out);
 }
@@ -241,7 +273,7 @@ void http_page_write(FILE *out, const json_t *status)
     fputs(", version ", out);
     write_text(out, json_string_value(json_at(status, "version")));
     fputs(json_is_true(json_at(status, "draining")) ? ", shutting down</p>\n" : "</p>\n", out);
-    write_alarms(out, json_at(status, "alarms"));
+    write_alarms(out, status);
     for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++)
         write_section(out, &sections[i], status);
     fputs("<p><a href=\"/metrics\">metrics</a>, <a href=\"/status\">status</a></p>\n"

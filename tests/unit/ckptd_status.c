@@ -1,8 +1,9 @@
 /* ckptd_status.c - what ckptd's status says of a run, and its page.
  *
  * Goal: the copies of each tier are counted, 0 in a tier that has none, and of a checkpoint the
- * bytes of this node's shards; the page writes times in a fitting unit. Method: a real service on
- * the bed whose thread has ended; entries of the catalog and a status are made by hand. */
+ * bytes of this node's shards; the page writes times in a fitting unit, and has the alarms and the
+ * rates of other nodes. Method: a real service on the bed whose thread has ended; entries of the
+ * catalog and a status are made by hand. */
 #include "ckptd/core/copies.h"
 #include "ckptd/status/http_page.h"
 #include "proto/base/json.h"
@@ -77,6 +78,18 @@ TEST_BETWEEN(test_status__the_bytes_here_are_those_of_the_shards_here, set_up, b
     json_decref(status);
 }
 
+/* Of a status with these other nodes. Takes `peers`. */
+static void assert_page_has(json_t *peers, const char *text)
+{
+    json_t *status = json_pack("{s{so}}", "nodes", "peers", peers);
+    char page[16384] = "";
+    FILE *out = fmemopen(page, sizeof page, "w");
+    http_page_write(out, status);
+    fclose(out);
+    assert_non_null(strstr(page, text));
+    json_decref(status);
+}
+
 /* A clock may be behind. */
 TEST(test_page__a_time_has_the_unit_of_its_size)
 {
@@ -85,16 +98,32 @@ TEST(test_page__a_time_has_the_unit_of_its_size)
         const char *text;
     } times[] = {{-0.3, ">0 s<"},    {119, ">119 s<"},    {-119, ">-119 s<"}, {7000, ">117 min<"},
                  {-180, ">-3 min<"}, {-7200, ">-2.0 h<"}, {9000, ">2.5 h<"}};
-    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
-        json_t *status =
-            json_pack("{s{s[{sf}]}}", "nodes", "peers", "clock_ahead_seconds", times[i].seconds);
-        char page[16384] = "";
-        FILE *out = fmemopen(page, sizeof page, "w");
-        http_page_write(out, status);
-        fclose(out);
-        assert_non_null(strstr(page, times[i].text));
-        json_decref(status);
-    }
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        assert_page_has(json_pack("[{sf}]", "clock_ahead_seconds", times[i].seconds),
+                        times[i].text);
+}
+
+TEST(test_page__the_alarms_of_other_nodes_have_their_names)
+{
+    assert_page_has(json_pack("[{ss}{sss{s[s]}}]", "name", "n2", "name", "n3", "told", "alarms",
+                              "its disk is full"),
+                    "<h2>Alarms</h2>\n<ul class=\"alarms\">\n<li>n3: its disk is full</li>\n</ul>");
+}
+
+/* Without a bulk plane calls move them. */
+TEST(test_page__the_rates_are_of_the_link_that_moves_the_bytes)
+{
+    static const struct {
+        int moved;
+        const char *text;
+    } links[] = {{0, ">2.0 KiB</td><td class=\"n\">3.0 KiB<"},
+                 {1, ">4.0 KiB</td><td class=\"n\">5.0 KiB<"}};
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++)
+        assert_page_has(json_pack("[{s{s{sfsf}s{sisfsf}}}]", "links", "control",
+                                  "bytes_per_second_in", 2048.0, "bytes_per_second_out", 3072.0,
+                                  "bulk", "bytes_out", links[i].moved, "bytes_per_second_in",
+                                  4096.0, "bytes_per_second_out", 5120.0),
+                        links[i].text);
 }
 
 int main(void)
