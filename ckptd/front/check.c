@@ -5,8 +5,8 @@
  * use, have theirs there.
  *
  * The configuration has been read and accepted when this is called. It checks the store, as a
- * reader without a lock sees it, the directory of the socket, the certificates, the far tier, and
- * the memory for the pool. A store that a ckptd serves now is fine: this may be its next
+ * reader without a lock sees it, the directory of the socket, the ports, the certificates, the far
+ * tier, and the memory for the pool. A store that a ckptd serves now is fine: this may be its next
  * configuration; the last line then names the process that must end first. */
 #include "ckptd/front/check.h"
 #include "ckptd/core/catalog.h"
@@ -14,6 +14,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/core/tier.h"
 #include "ckptd/front/network.h"
+#include "proto/base/address.h"
 #include "proto/base/report.h"
 #include "proto/format/retain.h"
 #include "proto/tls/tls.h"
@@ -145,6 +146,27 @@ static bool check_socket(const struct config *config)
     return fail();
 }
 
+/* Listens for a moment. A ckptd that serves the store may have the ports until a start. */
+static bool check_ports(const struct config *config, bool is_served)
+{
+    const struct {
+        const char *key, *address;
+    } ports[] = {{"tls.listen", config->tls_listen},
+                 {"tls.bulk", config->tls_bulk},
+                 {"http.listen", config->http_listen}};
+    bool is_fine = true;
+    for (size_t i = 0; i < sizeof ports / sizeof *ports; i++) {
+        if (ports[i].address[0] == '\0')
+            continue;
+        int fd, error = address_listen(&fd, ports[i].address, ports[i].key);
+        if (error == 0)
+            close(fd);
+        else if (error != ERR_BUSY || !is_served)
+            is_fine = fail();
+    }
+    return is_fine;
+}
+
 static bool check_certificates(const struct config *config)
 {
     int64_t end_s;
@@ -245,6 +267,7 @@ bool check_all(const struct config *config)
         strncmp(config->store, "memory:", 7) != 0 && strncmp(config->store, "fault:", 6) != 0;
     bool is_fine = !is_directory || check_store(config, &is_served);
     is_fine &= check_socket(config);
+    is_fine &= check_ports(config, is_served);
     is_fine &= check_certificates(config);
     is_fine &= check_tier(config);
     is_fine &= check_memory(config);

@@ -10,6 +10,7 @@ real programs.
 import glob
 import os
 import signal
+import socket
 
 from lib_store import BUILD, PATIENCE, World, change, comes_to
 from lib_tap import end, test
@@ -32,6 +33,8 @@ class Configured(World):
 def checked(world):
     folder, outside = world.folder, ["env", "-u", "AWS_ACCESS_KEY_ID", "HOME=/nonexistent"]
     small = ("--memory.pool_bytes", "64TiB", "--memory.segment_bytes", "1GiB")
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = f"127.0.0.1:{taken.getsockname()[1]}"
     for what, options, before, want, words in (
             ("a store that is not there is made by a start", (), (), 0, "a start makes it"),
             ("but not the directories above it", ("--store", folder + "/deeper/store"), (), 78,
@@ -50,9 +53,14 @@ def checked(world):
              "a start makes it"),
             ("but not the one above it", ("--listen", f"unix:{folder}/a/b/s.sock"), (), 78,
              "no socket can be made"),
+            ("a port must be free", ("--http.listen", port), (), 78,
+             f"{port}: Address already in use"),
+            ("and of this machine", ("--http.public", "--http.listen", "192.0.2.1:9464"), (), 78,
+             "192.0.2.1:9464: Cannot assign requested address"),
             ("and a pool must fit into the memory", small, (), 78, "lower memory")):
         code, out, _ = world.check(*options, before=before)
         test(f"--check: {what}", code == want and words in out, (code, out))
+    taken.close()
     test("it makes nothing, and what can be written is not told", not os.path.exists(world.store)
          and "metrics:" not in world.check("--metrics.file", folder + "/a.prom")[1])
     world.write("[run.a]\nquota = \"1GiB\"\n")
@@ -151,8 +159,10 @@ def limited(world):
     for step in (5, 6, 7):
         world.save_one(step)
     test("SIGUSR1 reads it again", world.comes_to([5, 6, 7]), (world.steps(), world.log()))
-    code, out, _ = world.check("--config", world.file)
-    test("--check of a store that is served says so", code == 0 and
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # by the ckptd that serves it
+        code, out, _ = world.check("--config", world.file, "--http.listen",
+                                   f"127.0.0.1:{taken.getsockname()[1]}")
+    test("--check of a store that is served says so, and lets it have its ports", code == 0 and
          "1 runs, 3 checkpoints, 0 damaged" in out and "in use now" in out, out)
     test("and which process must end before a start", out.splitlines()[-1] == "ckptd would start "
          "after the ckptd that has the store open has ended; a start before that exits with 75",
