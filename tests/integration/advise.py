@@ -70,8 +70,9 @@ def measured(world, step):
     test("now: the interval that it was saved with", now["steps"] == 20 and
          math.isclose(now["seconds"], 20 * found["step_seconds"]), found)
     code, _, said = world.cli("advise", "r@20", *world.where, "--mtbf", "2h")
-    test("the first save of a start says nothing, and an older one may be named", code == 2 and
-         said.startswith("ckpt-cli: r@20-a1 does not record") and "RUN@STEP" in said, said)
+    test("the first save of a start says nothing, and another one may be named", code == 2 and
+         said.startswith("ckpt-cli: r@20-a1 does not record") and
+         "name another one, RUN@STEP" in said, said)
     test("a failure of any node is one of the job", found["failure_seconds"] == 1800, found)
 
 

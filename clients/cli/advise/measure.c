@@ -235,8 +235,8 @@ static int check_figures(const struct figures *figures)
     if (has_step && figures->daly.wait > 0)
         return 0;
     return report_error(ERR_INVALID,
-                        has_step ? "name an older one, RUN@STEP, or give --save-time SECONDS"
-                                 : "name an older one, RUN@STEP, or give --step-time SECONDS",
+                        has_step ? "name another one, RUN@STEP, or give --save-time SECONDS"
+                                 : "name another one, RUN@STEP, or give --step-time SECONDS",
                         "%s does not record %s; a trainer's second save does", figures->checkpoint,
                         has_step ? "how long training waits for a save" : "the time of a step");
 }
