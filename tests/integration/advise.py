@@ -144,7 +144,8 @@ def least(world):
 
 
 def kept(world):
-    wait_until(lambda: os.path.isdir(os.path.join(world.store, "r", "history")), "the journal")
+    wait_until(lambda: '"attempt"' in world.cli("server", "history", "r", "--store", world.store,
+                                                "--json")[1], "the journal")
     for where in (world.where, ("--store", world.store)):
         found = advice(world, where=where)
         disk, keep = found["retention"], found["retention"]["set"]["retention.keep_last"]
