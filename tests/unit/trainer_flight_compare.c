@@ -134,6 +134,38 @@ TEST(test_flight_compare__a_rank_that_is_behind_or_calls_something_else_is_named
     assert_non_null(strstr(compare_in(folder, "rank_"), "all ranks joined"));
 }
 
+/* A rank that was killed in a call of one lane, while another lane's call is as far as all. */
+static void write_lanes(uint32_t rank, uint64_t gathers, uint32_t size)
+{
+    char path[300];
+    struct flight *flight = flight_new(rank);
+    struct comm_call call = {.kind = COMM_BARRIER, .site = "there.c:2"};
+    struct comm shard = {
+        .rank = rank, .size = size, .name = "dp_shard", .lane = "gather", .flight = flight};
+    make_calls(flight, rank, COMM_BARRIER, 2, true);
+    shard.num_calls = gathers;
+    flight_start(flight, flight_begin(flight, &shard, &call));
+    dump_path(path, rank);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    flight_write(flight, "test", file);
+    assert_int_equal(fclose(file), 0);
+    flight_free(flight);
+}
+
+TEST(test_flight_compare__a_rank_that_is_behind_in_any_group_of_all_ranks_is_named)
+{
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        write_lanes(rank, rank == 1 ? 7 : 8, RANKS);
+    const char *text = compare_in(folder, "rank_");
+    assert_non_null(strstr(text, "rank 1 did not join: it waits elsewhere, in "));
+    assert_null(strstr(text, "rank 0 did not join"));
+    assert_null(strstr(text, "rank 2 did not join"));
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        write_lanes(rank, rank == 1 ? 7 : 8, RANKS - 1); /* who is in it is not known */
+    assert_non_null(strstr(compare_in(folder, "rank_"), "all ranks joined"));
+}
+
 TEST(test_flight_compare__what_is_no_dump_is_refused)
 {
     char path[300];

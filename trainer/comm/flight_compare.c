@@ -252,6 +252,39 @@ static bool is_other(const json_t *call, const json_t *most)
             strcmp(text_in(call, "profiling_name"), text_in(most, "profiling_name")) != 0);
 }
 
+static bool is_same_group(const json_t *a, const json_t *b)
+{
+    return strcmp(text_in(a, "process_group"), text_in(b, "process_group")) == 0 &&
+           strcmp(text_in(a, "lane"), text_in(b, "lane")) == 0;
+}
+
+/* The newest call of the group in the rank's ring is one before this. */
+static bool is_behind(const struct dump *dump, const json_t *call)
+{
+    size_t i = json_array_size(json_object_get(dump->json, "entries"));
+    while (i-- > 0) {
+        const json_t *own = json_array_get(json_object_get(dump->json, "entries"), i);
+        if (is_same_group(own, call))
+            return is_before(own, call);
+    }
+    return false;
+}
+
+/* Another rank waits in a call of a group of all ranks which this one has not begun. */
+static bool is_awaited(const struct dumps *dumps, const struct dump *dump)
+{
+    size_t k;
+    const json_t *call;
+    for (uint32_t i = 0; i < dumps->num; i++)
+        json_array_foreach(json_object_get(dumps->of[i].json, "entries"), k, call)
+        {
+            if (strcmp(text_in(call, "state"), "done") != 0 && dumps->num_ranks > 1 &&
+                number_in(call, "group_size") == dumps->num_ranks && is_behind(dump, call))
+                return true;
+        }
+    return false;
+}
+
 static uint32_t print_missing(const struct dumps *dumps, FILE *out)
 {
     uint32_t at = 0, missing = 0;
@@ -328,7 +361,8 @@ static uint32_t print_absent(const struct dumps *dumps, FILE *out)
     absent += print_still(dumps, out);
     for (uint32_t i = 0; i < dumps->num; i++) {
         const struct dump *dump = &dumps->of[i];
-        bool is_elsewhere = dump->call != NULL && is_other(dump->call, most);
+        bool is_elsewhere =
+            dump->call != NULL && (is_other(dump->call, most) || is_awaited(dumps, dump));
         if ((dump->call != NULL && !is_elsewhere) || (dump->is_dead && dead > 0) ||
             dump->still_s > 0)
             continue;

@@ -5,10 +5,10 @@
  * is dead, or its node is); its ring exists and its process is dead, while others live
  * (flight_ring.h); its process did not run for seconds while others did (SIGSTOP, a stopped node),
  * though by its ring it waits like they; it has a dump and waits in no call: it is between two
- * calls, in the printed operation; it waits in a call of the whole world with a lower number, or of
- * another kind, than the others. If others made dumps, a rank that has only a ring is printed as
- * one that may stand still. Calls of smaller groups are listed and not compared: a dump does not
- * have the ranks of a group. */
+ * calls, in the printed operation; it has not begun a call of a group of all ranks in which another
+ * waits, or waits in a call of the whole world of another kind. If others made dumps, a rank that
+ * has only a ring is printed as one that may stand still. Calls of smaller groups are listed and
+ * not compared: a dump does not have the ranks of a group. */
 #ifndef HOLDFAST_TRAINER_FLIGHT_COMPARE_H
 #define HOLDFAST_TRAINER_FLIGHT_COMPARE_H
 
