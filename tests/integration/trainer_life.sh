@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 179
+plan 180
 make_tiny
 start_ckptd
 
@@ -177,11 +177,15 @@ as_without() { # RUN
         "$BUILD/ckpt-cli" diff "without@$steps" "$1@$steps" --store "$store"
 }
 check_exit 0 "a run that goes back before a step that is not finite ends with 0" train taken \
-    "${back[@]}" --checkpoint.interval 4 --metrics.jsonl_file "$tmp/taken.jsonl"
+    "${back[@]}" --checkpoint.interval 4 --metrics.jsonl_file "$tmp/taken.jsonl" \
+    --metrics.log_freq 1 --metrics.enable_tensorboard --job.dump_folder "$tmp/taken.out"
 check "the step, its samples and its place are named" says taken "step 8 is rolled back \(1 of 3 \
 times\), .* without samples 42 to 47: .*first on rank 0, stage 0: the gradient of output.weight"
 check "it went on from the checkpoint before" says taken "loaded step 4 of attempt 1"
 check "every bit is that of the run that never had them" as_without taken
+check_equal "TensorBoard gets the 7 steps before it, and those from 5 on, no other" \
+    "$(cat "$tmp"/taken.out/tb/*/events* | grep -ao loss_metrics/global_avg_loss | wc -l)" \
+    $((7 + steps - 4))
 held taken2 9 "${back[@]}" --comm.ranks 4 --parallelism.pipeline_parallel_degree 2 \
     --parallelism.data_parallel_replicate_degree 2
 end_by KILL

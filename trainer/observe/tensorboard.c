@@ -23,7 +23,7 @@ enum { SESSION_START = 1 };
 struct tensorboard {
     FILE *file;
     char path[PATH_BYTES];
-    bool is_first, is_broken;
+    bool is_first, has_started, is_broken;
 };
 
 /* ---- records ---- */
@@ -133,6 +133,8 @@ void tensorboard_start(struct tensorboard *board, uint64_t attempt, int64_t step
     Tensorboard__SessionLog session = TENSORBOARD__SESSION_LOG__INIT;
     char text[32];
     snprintf(text, sizeof(text), "attempt %llu", (unsigned long long)attempt);
+    board->is_first = board->is_first && !board->has_started;
+    board->has_started = true;
     session.has_status = event.has_step = true;
     session.status = SESSION_START;
     session.msg = text;

@@ -22,7 +22,8 @@ struct tensorboard_scalar {
 /* Creates a file in a new folder below `folder`, named by the time. ERR_INVALID. */
 int tensorboard_open(struct tensorboard **out, const char *folder);
 void tensorboard_close(struct tensorboard *board);
-/* True if the folder did not exist before. */
+/* True if the folder did not exist before, in the first start: a step that is rolled back is
+ * followed by another one. */
 bool tensorboard_is_first(const struct tensorboard *board);
 /* Steps after `step` follow, of this attempt. */
 void tensorboard_start(struct tensorboard *board, uint64_t attempt, int64_t step);
