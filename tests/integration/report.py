@@ -119,6 +119,16 @@ def told(run):
              {step: line[name] for step, line in made.items()}]
     test("each step is once in the curves, with the file's numbers of the branch that lasts",
          sorted(made) == list(range(1, 13)) and not wrong, (wrong, document["curves"], made))
+    rates = document["curves"]["tokens_per_second"]
+    pairs = [(made[step - 1], line) for step, line in made.items()
+             if made.get(step - 1, {}).get("attempt") == line["attempt"]]
+    wanted = {line["step"]: (line["tokens"] - before["tokens"]) / (line["time"] - before["time"])
+              for before, line in pairs if line["time"] > before["time"]}
+    test("the rate of a step is that of its tokens since the step before of the same start",
+         dict(zip(rates["steps"], rates["values"])) == wanted and 4 <= len(wanted) <= 10,
+         (rates, wanted))
+    test("it has a chart", "Tokens per second" in " ".join(page.words) and
+         set(page.measured(3)) == set(wanted), page.words)
     far = []
     for number, name in enumerate(("loss", "grad_norm", "lr")):
         drawn, values = page.measured(number), [line[name] for line in made.values()]

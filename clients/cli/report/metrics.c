@@ -22,11 +22,9 @@
 #define LINE_BYTES_MAX (1u << 20) /* with its end; a trainer writes no longer line */
 #define STEP_MAX ((json_int_t)1 << 53)
 
-const char *const METRIC_NAMES[NUM_METRICS] = {[METRIC_LOSS] = "loss",
-                                               [METRIC_VALIDATION] = "validation_loss",
-                                               [METRIC_NORM] = "grad_norm",
-                                               [METRIC_LR] = "lr",
-                                               [METRIC_TOKENS] = "tokens"};
+const char *const METRIC_NAMES[NUM_METRICS] = {
+    [METRIC_LOSS] = "loss", [METRIC_VALIDATION] = "validation_loss", [METRIC_NORM] = "grad_norm",
+    [METRIC_LR] = "lr",     [METRIC_RATE] = "tokens_per_second",     [METRIC_TOKENS] = "tokens"};
 
 struct reading {
     struct metrics *metrics;
@@ -224,6 +222,23 @@ static int by_step(const void *left, const void *right)
     return a->place < b->place ? -1 : a->place > b->place;
 }
 
+/* Between two steps of the same start, with all that the run waited for. */
+static void find_rates(struct metrics *metrics)
+{
+    const struct metrics_line *before = NULL;
+    for (uint32_t i = 0; i < metrics->num_lines; i++) {
+        struct metrics_line *line = &metrics->lines[i];
+        if ((line->has >> METRIC_TOKENS & 1u) == 0)
+            continue;
+        if (before != NULL && before->start == line->start && line->time > before->time) {
+            line->value[METRIC_RATE] = (line->value[METRIC_TOKENS] - before->value[METRIC_TOKENS]) /
+                                       (line->time - before->time);
+            line->has |= 1u << METRIC_RATE;
+        }
+        before = line;
+    }
+}
+
 static void keep_lasting(struct metrics *metrics)
 {
     uint32_t num_lines = 0;
@@ -243,6 +258,7 @@ static void keep_lasting(struct metrics *metrics)
     metrics->num_lines = num_lines;
     if (num_lines > 0)
         qsort(metrics->lines, num_lines, sizeof *metrics->lines, by_step);
+    find_rates(metrics);
 }
 
 /* ---- the file ---- */

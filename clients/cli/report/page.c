@@ -46,7 +46,8 @@ static const struct chart CHARTS[] = {
      .names = {"training", "validation"},
      .has_spikes = true},
     {.title = "Gradient norm", .curves = {"grad_norm"}},
-    {.title = "Learning rate", .curves = {"lr"}, .is_linear = true}};
+    {.title = "Learning rate", .curves = {"lr"}, .is_linear = true},
+    {.title = "Tokens per second", .curves = {"tokens_per_second"}, .is_linear = true}};
 
 void page_text(FILE *out, const char *text)
 {

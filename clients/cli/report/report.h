@@ -30,7 +30,15 @@ json_t *curve_json(struct point *points, uint32_t count);
 
 /* ---- metrics.c ---- */
 
-enum metric { METRIC_LOSS, METRIC_VALIDATION, METRIC_NORM, METRIC_LR, METRIC_TOKENS, NUM_METRICS };
+enum metric {
+    METRIC_LOSS,
+    METRIC_VALIDATION,
+    METRIC_NORM,
+    METRIC_LR,
+    METRIC_RATE, /* computed from time and tokens of two lines */
+    METRIC_TOKENS,
+    NUM_METRICS
+};
 extern const char *const METRIC_NAMES[NUM_METRICS]; /* in the file, and in the report */
 
 /* Of a step, or of its validation. */
