@@ -220,7 +220,13 @@ TEST(test_flight_ring__a_rank_that_was_killed_in_a_call_is_named_by_its_ring)
     assert_non_null(strstr(text, " 2 of world, 0 bytes, at there.c:2, in operation 7, gather"));
     assert_non_null(strstr(text, "rank 0 waits in ")); /* it lives, and has made no dump */
     assert_null(strstr(text, "rank 0 is dead"));
+    flight_dump(living, "test");
+    text = compare_in(folder, "kept_");
+    assert_non_null(strstr(text, "rank 1 is dead: "));
+    assert_null(strstr(text, "rank 1 may")); /* not that it stood still, too */
     flight_free(living);
+    snprintf(path, sizeof(path), "%s/kept_0.json", folder);
+    assert_int_equal(unlink(path), 0);
     snprintf(path, sizeof(path), "%s/kept_0.ring", folder);
     assert_int_not_equal(access(path, F_OK), 0); /* of a rank that ends nothing is left */
     snprintf(path, sizeof(path), "%s/kept_1.ring", folder);

@@ -331,8 +331,9 @@ static uint32_t print_dead(const struct dumps *dumps, FILE *out)
     return dead;
 }
 
-/* Ranks whose processes stood still; without any, those that made no dump while others did. */
-static uint32_t print_still(const struct dumps *dumps, FILE *out)
+/* Ranks whose processes stood still; without any, those that made no dump while others did, unless
+ * they are among the `dead`, which were printed. */
+static uint32_t print_still(const struct dumps *dumps, uint32_t dead, FILE *out)
 {
     uint32_t still = 0, dumped = 0;
     for (uint32_t i = 0; i < dumps->num; i++) {
@@ -344,7 +345,7 @@ static uint32_t print_still(const struct dumps *dumps, FILE *out)
         if (dump->still_s > 0)
             fprintf(out, "rank %u did not join: its process stood still for %.1f s, ", dump->rank,
                     dump->still_s);
-        else if (still == 0 && dumped > 0 && !dump->has_dump)
+        else if (still == 0 && dumped > 0 && !dump->has_dump && !(dump->is_dead && dead > 0))
             fprintf(out, "rank %u may have stood still: it made no dump, as others did, ",
                     dump->rank);
         else
@@ -358,7 +359,7 @@ static uint32_t print_absent(const struct dumps *dumps, FILE *out)
 {
     const json_t *most = furthest(dumps);
     uint32_t absent = print_missing(dumps, out), dead = print_dead(dumps, out);
-    absent += print_still(dumps, out);
+    absent += print_still(dumps, dead, out);
     for (uint32_t i = 0; i < dumps->num; i++) {
         const struct dump *dump = &dumps->of[i];
         bool is_elsewhere =
