@@ -45,6 +45,7 @@ static int train_steps(struct rank *r, unsigned *out_seen)
     snapshot_phase(r->snapshot, false); /* from the first step on ckptd watches for a hang */
     while (p->step < config->steps && !stop) {
         int64_t before = p->step;
+        r->in_step = before + 1;
         uint64_t sample = p->next_sample;
         ERR_TRY(train_step(r, &result, &stop));
         *out_seen = result.seen;
@@ -65,6 +66,7 @@ static int train_steps(struct rank *r, unsigned *out_seen)
             ERR_TRY(save(r));
         snapshot_poll(r->snapshot);
     }
+    r->in_step = 0;
     return 0;
 }
 

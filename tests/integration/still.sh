@@ -36,7 +36,7 @@ stop_rank() { # RANK [SETTING...]: its error in $run.log
 }
 names_rank() { # another one does: the launcher wakes the stopped rank to end it
     local what="\(the process of rank $rank has shown no sign of life for [0-9.]+ s\)"
-    says "$run" "error train: rank [^$rank]: .*$what"
+    says "$run" "error train: rank [^$rank], in step [0-9]+: .*$what"
 }
 
 for rank in 0 2; do

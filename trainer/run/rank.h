@@ -31,6 +31,7 @@ struct rank {
     struct progress progress;
     int64_t loaded_step;      /* the step from which this start continues */
     bool has_stepped;         /* this start has made a step */
+    int64_t in_step;          /* the step under way, with its validation and save; 0: none */
     struct recorded recorded; /* rank 0: for a replay */
     /* The replayed step as it was first made, if it was undone; else it has no samples. Step 0: its
      * numbers are not known. */

@@ -50,10 +50,10 @@ static void log_error_of(const struct rank *rank)
 {
     const char *gpu = rank->device != NULL ? device_identity(rank->device) : "";
     char step[40] = "";
-    if (rank->has_stepped)
-        snprintf(step, sizeof(step), ", in step %" PRId64, rank->progress.step + 1);
+    if (rank->in_step > 0)
+        snprintf(step, sizeof(step), ", in step %" PRId64, rank->in_step);
     log_error("train", "rank %u%s%s%s: %s", rank->world->rank, gpu[0] != '\0' ? " on " : "", gpu,
-              gpu[0] != '\0' ? step : "", report_line());
+              step, report_line());
 }
 
 /* In a preflight each process ends alone, so that the launcher sees which ones did not answer: an
