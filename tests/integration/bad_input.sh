@@ -7,7 +7,7 @@
 # not safe with it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 32
+plan 33
 make_tiny
 start_ckptd
 
@@ -47,6 +47,7 @@ refused "a file that is no tokens file is named" "$tmp/text.txt" \
 refused "a loss file in no folder is named" "$tmp/no/loss" --metrics.loss_file "$tmp/no/loss"
 refused "a configuration file to save in no folder is named" "$tmp/no/such" \
     --job.save_config_file c.json --job.dump_folder "$tmp/no/such"
+check_exit 78 "the comparison of recorders needs their folder" "$BUILD/trainer" --flight
 check_exit 78 "a tokenizer file in no folder is refused" \
     "$BUILD/tokenizer" train --vocab 300 --out "$tmp/no/tokenizer.model" "$tmp/text.txt"
 "$BUILD/tokenizer" train --vocab 300 --out "$tmp/other.model" "$tmp/text.txt" >/dev/null

@@ -12,6 +12,7 @@
 TEST(test_breaks__steps_are_skipped_until_too_many_in_a_row)
 {
     static struct config config = {.nonfinite = NONFINITE_SKIP,
+                                   .text.nonfinite = "skip",
                                    .nonfinite_skips_max = 3,
                                    .micro_batches = 6,
                                    .local_batch_size = 2};
@@ -28,8 +29,10 @@ TEST(test_breaks__steps_are_skipped_until_too_many_in_a_row)
         }
     }
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
-    assert_non_null(strstr(report_line(), "step 8: loss 2, gradient norm inf, first on rank 5, "
-                                          "stage 1: the loss of leaf 4, samples 92 to 93"));
+    assert_non_null(strstr(report_line(),
+                           "in step 8, training.nonfinite = skip does not help: loss 2, "
+                           "gradient norm inf, first on rank 5, stage 1: the loss "
+                           "of leaf 4, samples 92 to 93"));
     at = (struct step_break){.is_weight = true, .tensor = "norm.weight", .num_tensors = 2};
     assert_int_equal(breaks_classify(&b, &finite), STEP_USUAL);
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);

@@ -75,9 +75,13 @@ static int end_run(const struct breaks *b, const struct progress *p, const struc
     bool is_loaded = at->is_weight && !b->has_updated;
     const char *hint = is_loaded ? "load another checkpoint, or import an undamaged model"
                                  : "lower optimizer.lr, or resume from an older checkpoint";
-    report_error(ERR_INVALID, hint, "%s in step %" PRId64 ": %s",
+    char limit[64] = "";
+    if (!at->is_weight && b->config->nonfinite != NONFINITE_STOP)
+        snprintf(limit, sizeof limit, ", training.nonfinite = %s does not help",
+                 b->config->text.nonfinite);
+    report_error(ERR_INVALID, hint, "%s in step %" PRId64 "%s: %s",
                  is_loaded ? "the loaded weights are not finite, seen" : "training diverged",
-                 p->step, why);
+                 p->step, limit, why);
     if (b->rank != 0)
         report_clear();
     return ERR_INVALID;

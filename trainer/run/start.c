@@ -16,7 +16,9 @@
 /* trainer --flight FOLDER [PREFIX]: compares dumps after a run hung. */
 static int compare_dumps(int argc, char **argv)
 {
-    int rc = flight_compare(argv[2], argc > 3 ? argv[3] : "rank_", stdout);
+    int rc = argc < 3 ? report_error(ERR_INVALID, "name the folder of comm.save_traces_folder",
+                                     "--flight needs a folder of flight recorders")
+                      : flight_compare(argv[2], argc > 3 ? argv[3] : "rank_", stdout);
     if (rc != 0)
         log_error("train", "%s", report_line());
     return rc == 0 ? EXIT_DONE : EXIT_DO_NOT_RETRY;
@@ -51,7 +53,7 @@ static bool prints(int argc, char **argv, int *out_exit)
             trainer_config_print_help();
             return true;
         }
-    if (argc <= 2 || strcmp(argv[1], "--flight") != 0)
+    if (argc < 2 || strcmp(argv[1], "--flight") != 0)
         return false;
     *out_exit = compare_dumps(argc, argv);
     return true;
