@@ -102,7 +102,7 @@ WRAP_ckptd_fill = fallocate
 WRAP_ckptd_busy = pool_clean
 WRAP_ckptd_load = storage_object_open
 WRAP_ckptd_gc = storage_remove
-WRAP_ckptd_admit = storage_publish
+WRAP_ckptd_admit = storage_publish storage_object_create
 WRAP_trainer_device_copy = ckpt_hook_memory ckpt_save_place ckpt_save_announce ckpt_save_is_window ckpt_save_digest
 WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 # What the tests in other languages save and load by.

@@ -29,7 +29,8 @@
  * one was not.
  *
  * Release. The tool has read the data. ckptd checks what a start checks, removes the note, and
- * lists the checkpoint anew. */
+ * lists the checkpoint anew; one whose copy waits for another tier stays listed, and is whole
+ * again. */
 #include "ckptd/keep/admit.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
@@ -44,6 +45,7 @@
 #include "ckptd/machines/commit.h"
 #include "ckptd/memory/resident.h"
 #include "ckptd/scrub/scrub.h"
+#include "ckptd/tiers/replicate.h"
 #include "proto/base/clock.h"
 #include "proto/base/report.h"
 #include "proto/base/toml.h"
@@ -376,7 +378,35 @@ static void work_release(struct job *job)
         fault_take(&admission->fault, error);
 }
 
-/* Lists the checkpoint anew: the state of the damaged one is outdated. */
+/* Only copies that wait for their tier use it: they go on with the released one. */
+static int release_in_place(struct checkpoint *known, const struct manifest_summary *summary)
+{
+    unsigned reader;
+    uint32_t copies = replicate_count_holds(known, &reader);
+    if (reader != NUM_TIERS)
+        return report_error(ERR_BUSY, "try again", "it is being copied to the tier %s",
+                            tier_name(known->run->service, (enum tier_index)reader));
+    if (known->leases > copies || !manifest_summary_equal(&known->summary, summary))
+        return report_error(ERR_BUSY, "try again",
+                            "a load or a scrub that had begun before has not ended");
+    catalog_mended(known, TIER_LOCAL);
+    return 0;
+}
+
+/* The state of the damaged one is outdated: nothing else of it stays. */
+static void replace(struct checkpoint *known, struct checkpoint *anew,
+                    const struct manifest_summary *summary)
+{
+    catalog_set_pin(anew, TIER_LOCAL, &known->pin);
+    catalog_set_pin(anew, TIER_FAR, &known->far_pin);
+    known->pin.note = known->far_pin.note = NULL;
+    copies_forget(known, TIER_LOCAL);
+    if (strcmp(known->summary.nonce, summary->nonce) == 0)
+        catalog_merge(anew, known);
+    catalog_drop(known);
+    catalog_enter(anew, summary);
+}
+
 static int list_again(const struct admission *admission)
 {
     const struct manifest_summary *summary = &admission->summary;
@@ -390,20 +420,15 @@ static int list_again(const struct admission *admission)
         return error;
     anew->copies.local.is_there = true;
     error = catalog_set_places(anew, TIER_LOCAL, &admission->places);
-    if (error != 0 || !resident_take_out(known)) {
+    if (error == 0 && resident_take_out(known)) {
+        replace(known, anew, summary);
+    } else {
         catalog_drop(anew);
+        if (error == 0 && was_damaged)
+            error = release_in_place(known, summary);
         if (error != 0 || !was_damaged)
             return error;
-        return report_error(ERR_BUSY, "try again", "a load that had begun before is still open");
     }
-    catalog_set_pin(anew, TIER_LOCAL, &known->pin);
-    catalog_set_pin(anew, TIER_FAR, &known->far_pin);
-    known->pin.note = known->far_pin.note = NULL;
-    copies_forget(known, TIER_LOCAL);
-    if (strcmp(known->summary.nonce, summary->nonce) == 0)
-        catalog_merge(anew, known);
-    catalog_drop(known);
-    catalog_enter(anew, summary);
     log_info("catalog", "run %s, step %llu, attempt %llu is %s", admission->run->name,
              (unsigned long long)summary->step, (unsigned long long)summary->attempt,
              was_damaged ? "released from quarantine" : "listed again");

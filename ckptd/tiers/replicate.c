@@ -224,6 +224,24 @@ void replicate_phase_changed(struct service *service)
             copy_queue_advance(&service->replications[tier]->queue);
 }
 
+uint32_t replicate_count_holds(const struct checkpoint *checkpoint, unsigned *out_reader)
+{
+    uint32_t count = 0;
+    *out_reader = NUM_TIERS;
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
+        const struct replication *replication = checkpoint->run->service->replications[tier];
+        if (!replication || replication->checkpoint != checkpoint)
+            continue;
+        count++;
+        bool is_reading =
+            replication->machine.state == TRANSFER_COPYING && !replication->machine.is_resting;
+        if (is_reading || tier == TIER_LOCAL ||
+            copies_at(checkpoint, (enum tier_index)tier)->is_given_up)
+            *out_reader = tier;
+    }
+    return count;
+}
+
 /* ---- before the commit ---- */
 
 /* Has that peer shards of the save? Then its own mark is in the directory. */

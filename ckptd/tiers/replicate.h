@@ -41,6 +41,9 @@ void replicate_save_over(struct service *service, const struct stage *stages, bo
  * left(user) is called, once. */
 bool replicate_save_left(struct service *service, const struct stage *stages,
                          void (*left)(void *user), void *user);
+/* How many copies to other tiers hold the checkpoint. *out_reader: the tier for which it is read
+ * now, or the copy ends; NUM_TIERS: none, they wait, or their tier is asked. */
+uint32_t replicate_count_holds(const struct checkpoint *checkpoint, unsigned *out_reader);
 /* For Status. */
 struct json_t *replicate_describe(const struct service *service, enum tier_index tier);
 /* Histogram of copy durations: of the far tier, and of each peer that has received a copy. */

@@ -7,7 +7,7 @@
  * service and the raw client of ckptd_bed.h save a checkpoint. Its shards are put into a new store
  * without their manifest, as a tool writes them, and the call carries the manifest. Then one item
  * is made wrong at a time, also in manifests with recomputed hashes. A test controls how long an
- * adoption lasts (storage_publish, --wrap, see WRAP_ckptd_admit in mk/tests.mk). */
+ * adoption, or a copy to the far tier, lasts (--wrap, see WRAP_ckptd_admit in mk/tests.mk). */
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all: a shard is a header, a block and a table */
 #include "tests/unit/ckptd_tools_bed.h"
@@ -16,11 +16,13 @@
 #include <sys/stat.h>
 
 static struct peer peers[RANKS];
-static atomic_bool is_held, is_standing; /* the adoption of STEP_DIR, before its commit */
+/* The adoption of STEP_DIR, before its commit; or its copy, before the first shard. */
+static atomic_bool is_held, is_copy_held, is_standing;
+static atomic_bool is_far_away; /* no shard is made there */
 
 static int let_go_and_close(void **state)
 {
-    is_held = false;
+    is_held = is_copy_held = is_far_away = false;
     return close_with_made(state);
 }
 
@@ -300,6 +302,29 @@ int __wrap_storage_publish(struct storage *storage, const char *key, const void 
     return __real_storage_publish(storage, key, data, bytes);
 }
 
+int __real_storage_object_create(struct storage *storage, struct storage_object **out,
+                                 const char *key, uint64_t bytes);
+int __wrap_storage_object_create(struct storage *storage, struct storage_object **out,
+                                 const char *key, uint64_t bytes);
+int __wrap_storage_object_create(struct storage *storage, struct storage_object **out,
+                                 const char *key, uint64_t bytes)
+{
+    while (is_copy_held) {
+        is_standing = true;
+        sleep_ms(1);
+    }
+    if (is_far_away)
+        return report_error(ERR_UNAVAILABLE, NULL, "it is away");
+    return __real_storage_object_create(storage, out, key, bytes);
+}
+
+static void await_standing(void)
+{
+    for (int ms = 0; ms < BED_PATIENCE_MS && !is_standing; ms++)
+        sleep_ms(1);
+    assert_true(is_standing);
+}
+
 struct adopting {
     struct bed *bed;
     pthread_t thread;
@@ -319,9 +344,7 @@ static void begin_adopting(struct adopting *adopting, struct bed *bed)
     is_standing = false;
     is_held = true;
     assert_int_equal(pthread_create(&adopting->thread, NULL, run_adopt, adopting), 0);
-    for (int ms = 0; ms < BED_PATIENCE_MS && !is_standing; ms++)
-        sleep_ms(1);
-    assert_true(is_standing);
+    await_standing();
 }
 
 static void end_adopting(struct adopting *adopting)
@@ -607,6 +630,48 @@ ADMIT_TEST(test_admit__what_was_put_right_is_served_again)
     bed_stop(bed);
     assert_int_equal(bed_start(bed), 0);
     assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
+/* A ckptd whose far tier is the directory far, and drains. */
+static void start_with_far(struct bed *bed)
+{
+    bed_stop(bed);
+    snprintf(bed->config.tier_store, sizeof bed->config.tier_store, "dir:%s/far", bed->root);
+    assert_int_equal(service_make_store(&bed->config), 0);
+    bed->config.tier_quiet = false;
+    bed->config.tier_retry_ms = 1000;
+    assert_int_equal(bed_start(bed), 0);
+    put_shards(bed, bed->config.store);
+    assert_int_equal(adopt(bed, manifest), 0);
+}
+
+/* A load finds it damaged; then it is put right. */
+static void damage_and_mend(struct bed *bed)
+{
+    static const char shard[] = STEP_DIR "/shard-00001-of-00002.safetensors";
+    shell("cd '%s' && cp %s copy && truncate -s -4096 %s", bed->config.store, shard, shard);
+    assert_int_equal(load_all(bed, 1, NULL), ERR_CORRUPT);
+    shell("cd '%s' && cp copy %s", bed->config.store, shard);
+    assert_int_equal(load_all(bed, 1, NULL), ERR_CORRUPT);
+}
+
+ADMIT_TEST(test_admit__a_copy_that_waits_for_its_tier_keeps_nothing_in_quarantine)
+{
+    is_standing = false;
+    is_copy_held = true;
+    start_with_far(bed);
+    await_standing();
+    damage_and_mend(bed);
+    assert_int_equal(release(bed, 1), ERR_BUSY); /* that copy may have read the wrong bytes */
+    assert_non_null(strstr(report_line(), "it is being copied to the tier far"));
+    is_far_away = true;
+    is_copy_held = false;
+    assert_true(wait_number(bed, "tier", "errors", 1)); /* it rests */
+    assert_int_equal(release(bed, 1), 0);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    assert_int_equal(num_listed(bed), 1);
+    is_far_away = false;
+    assert_true(wait_number(bed, "tier", "drained", 1));
 }
 
 /* Step 2 was read back, step 1 was not. */
