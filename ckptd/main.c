@@ -5,7 +5,8 @@
  * limits.drain_ms, and exits with code 0. SIGUSR1 reloads the configuration. A service that cannot
  * continue, because its pool cannot be filled, shuts down in the same way, with the code of its
  * error. A disk that does not answer cannot delay the shutdown: after OVERTIME_MS more the process
- * exits as if it had been killed, for which every state on disk is designed (commit.c).
+ * exits as if it had been killed, for which every state on disk is designed (commit.c). Nor can a
+ * bucket (tier_hurry()).
  *
  * A supervisor that set NOTIFY_SOCKET (sd_notify(3)) is told when calls are answered, and when the
  * shutdown begins. */

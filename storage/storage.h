@@ -105,6 +105,9 @@ struct storage_options {
      * only if the file system supports open-file-description locks across machines. */
     bool is_shared;
     const struct storage_bucket *bucket; /* `s3`; NULL: from the environment */
+    /* (optional) `s3`: from that time on (clock_ns(); 0: not yet known) no request begins, and
+     * those under way end with ERR_UNAVAILABLE within about a second. It outlives the store. */
+    const _Atomic uint64_t *ends_ns;
     bool opens_briefly;   /* `s3`: try to open for seconds only: the caller retries */
     bool lists_all_names; /* `s3`: lists include names that no key can have; else they are left out
                            */

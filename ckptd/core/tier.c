@@ -43,6 +43,7 @@
 #include "storage/bucket/options.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,9 @@
 #define PEER_WORKERS 32u            /* for all peers, at most, unless one needs no more */
 /* How long a start waits for the first answer of the far tier. */
 #define FIRST_S 5
+/* How long a shutdown waits for requests of a bucket: without an answer what they were about to do
+ * is done after the next start, as after a kill. */
+#define END_S 2
 
 const char *tier_name(const struct service *service, enum tier_index tier)
 {
@@ -150,10 +154,11 @@ struct reach {
     struct service *service;
     struct storage_where where;
     struct storage_bucket bucket;
-    pthread_mutex_t opening; /* held during a try */
-    bool is_open;            /* guarded by it */
-    struct directory place;  /* guarded by it: a directory that was opened */
-    bool is_known;           /* the tier has an identity: this, guarded by it */
+    _Atomic uint64_t ends_ns; /* of its storage */
+    pthread_mutex_t opening;  /* held during a try */
+    bool is_open;             /* guarded by it */
+    struct directory place;   /* guarded by it: a directory that was opened */
+    bool is_known;            /* the tier has an identity: this, guarded by it */
     char identity[STORE_IDENTITY_BYTES];
     pthread_mutex_t mutex; /* guards the fields below */
     pthread_cond_t tried;
@@ -177,6 +182,7 @@ static int open_far(struct reach *reach)
                                             .num_threads = (uint32_t)config->tier_connections,
                                             .is_shared = reach->where.is_shared,
                                             .bucket = &reach->bucket,
+                                            .ends_ns = &reach->ends_ns,
                                             .opens_briefly = true};
     struct storage *storage = NULL;
     if (reach->where.is_shared)
@@ -391,8 +397,16 @@ int tier_open(struct service *service)
     return service->config->tier_store[0] ? open_reach(service) : 0;
 }
 
+void tier_hurry(struct service *service)
+{
+    struct reach *reach = service->tiers[TIER_FAR].reach;
+    if (reach && atomic_load(&reach->ends_ns) == 0)
+        atomic_store(&reach->ends_ns, clock_ns() + END_S * CLOCK_SECOND_NS);
+}
+
 void tier_end(struct service *service)
 {
+    tier_hurry(service);
     crew_close(service->tiers[TIER_FAR].crew);
     crew_close(service->peer_crew);
     service->peer_crew = NULL;

@@ -52,7 +52,10 @@ int tier_make_store(const struct config *config);
  * yet; checks that a directory is still the same. ERR_UNAVAILABLE, ERR_IO, those of storage. Of
  * other tiers: 0. */
 int tier_reach(struct service *service, enum tier_index tier);
-void tier_end(struct service *service); /* call when no job of the far tier is in progress */
+/* ckptd shuts down and needs the far tier no more: a bucket that does not answer delays jobs by a
+ * few seconds at most. Later calls do nothing. */
+void tier_hurry(struct service *service);
+void tier_end(struct service *service); /* hurries, and waits for the jobs under way */
 void tier_close(struct service *service);
 bool tier_has_far(const struct service *service);
 /* Is there such a tier? */

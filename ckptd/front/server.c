@@ -263,13 +263,20 @@ int service_run(struct service *service)
 
 /* ---- draining ---- */
 
+static bool has_saves(const struct service *service)
+{
+    for (const struct run *run = service->catalog->runs; run; run = run->next)
+        if (run->coordinator->saves || run->coordinator->opening.call)
+            return true;
+    return false;
+}
+
 static bool is_quiet(const struct service *service)
 {
-    if (service->trash->num_waiting > 0)
+    if (service->trash->num_waiting > 0 || has_saves(service))
         return false;
     for (const struct run *run = service->catalog->runs; run; run = run->next)
-        if (run->coordinator->saves || run->coordinator->opening.call || run->pruning ||
-            run->adopting != 0)
+        if (run->pruning || run->adopting != 0)
             return false;
     for (const struct image *image = service->images; image; image = image->next)
         /* The crew of another tier may be opening its file. */
@@ -304,12 +311,15 @@ static void drain_again(struct timer *timer)
         service->takes_last_saves = false;
         service_retry_saves(service);
     }
+    bool is_late = clock_ms() >= service->drain_until_ms;
+    if (!service->takes_last_saves && (is_late || !has_saves(service)))
+        tier_hurry(service);
     if (!service->takes_last_saves && remote_lease_end(service) && is_quiet(service)) {
         say_what_is_safe(service);
         loop_stop(service->loop);
         return;
     }
-    if (clock_ms() >= service->drain_until_ms) {
+    if (is_late) {
         for (struct run *run = service->catalog->runs; run; run = run->next) {
             struct commit_actions actions = {0};
             commit_abort_all(&run->coordinator->machine, &actions, "ckptd was told to end");

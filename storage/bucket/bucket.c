@@ -302,7 +302,7 @@ static int connect_all(struct bucket *bucket, bool is_brief)
     if (bucket->idle == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for connections");
     ERR_TRY(http_init());
-    ERR_TRY(pace_open(&bucket->pace, settings->rate));
+    ERR_TRY(pace_open(&bucket->pace, settings->rate, bucket->ends_ns));
     ERR_TRY(credentials_open(&bucket->credentials, settings));
     ERR_TRY(greet(bucket));
     bucket->retry_s = retry_s;
@@ -329,6 +329,7 @@ static int bucket_open(struct storage **out, const char *where,
     bucket->read_only = options->read_only;
     bucket->is_quiet = options->read_only || options->is_quiet;
     bucket->lists_all_names = options->lists_all_names;
+    bucket->ends_ns = options->ends_ns;
     bucket->tokens = BUDGET_FIRST;
     pthread_mutex_init(&bucket->mutex, NULL);
     pthread_mutex_init(&bucket->left_mutex, NULL);

@@ -43,7 +43,8 @@ struct bucket {
     char name[128], prefix[STORAGE_KEY_MAX + 1]; /* without a '/' at its ends; may be "" */
     char scheme[8], host[640], path[160];        /* path: "/BUCKET" or "" */
     bool read_only, is_quiet, lists_all_names;
-    uint64_t retry_s; /* how long a request is retried */
+    uint64_t retry_s;                /* how long a request is retried */
+    const _Atomic uint64_t *ends_ns; /* as in storage_options */
     enum exclusive exclusive;
     bool is_conditional_complete;
     /* Of RACE_WRITERS that made one name at once; over 1: conditions do not work. */
@@ -223,8 +224,8 @@ void keeper_close(struct keeper *keeper); /* NULL is allowed */
 
 /* ---- pace.c ---- */
 
-/* Bytes per second; 0: no limit. ERR_MEMORY. */
-int pace_open(struct pace **out, int64_t rate);
+/* Bytes per second; 0: no limit. `ends_ns` as in storage_options. ERR_MEMORY. */
+int pace_open(struct pace **out, int64_t rate, const _Atomic uint64_t *ends_ns);
 void pace_close(struct pace *pace); /* NULL is allowed */
 /* Waits until `bytes` more may be sent. */
 void pace_take(void *pace, size_t bytes);

@@ -10,17 +10,19 @@
 #define BURST_NS (CLOCK_SECOND_NS / 10)
 
 struct pace {
-    int64_t rate;          /* 0: no limit */
+    int64_t rate; /* 0: no limit */
+    const _Atomic uint64_t *ends_ns;
     pthread_mutex_t mutex; /* guards free_ns */
     uint64_t free_ns;      /* when all taken tokens will have been sent */
 };
 
-int pace_open(struct pace **out, int64_t rate)
+int pace_open(struct pace **out, int64_t rate, const _Atomic uint64_t *ends_ns)
 {
     struct pace *pace = calloc(1, sizeof *pace);
     if (pace == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a rate");
     pace->rate = rate;
+    pace->ends_ns = ends_ns;
     pthread_mutex_init(&pace->mutex, NULL);
     *out = pace;
     return 0;
@@ -46,5 +48,5 @@ void pace_take(void *user, size_t bytes)
     uint64_t until = pace->free_ns;
     pthread_mutex_unlock(&pace->mutex);
     if (until > now)
-        clock_sleep_ns(until - now);
+        http_rest(pace->ends_ns, until - now);
 }

@@ -5,6 +5,9 @@
  * outage causes no storm of retries. 503 and 429 make every request of the store wait, twice as
  * long each time, until one succeeds.
  *
+ * A process that ends gives its store a time (ends_ns), at which every request fails, so that a
+ * silent server does not keep it.
+ *
  * A try without a response, or with a server error, may have taken effect: is_unsettled reports
  * that, and only the caller can settle it.
  *
@@ -98,6 +101,7 @@ static int take_connection(struct bucket *bucket, struct http_connection **out)
     pthread_mutex_unlock(&bucket->mutex);
     struct http_settings settings = {.authorities = bucket->settings.authorities,
                                      .stall_s = bucket->settings.stall_s,
+                                     .ends_ns = bucket->ends_ns,
                                      .pace = pace_take,
                                      .pace_user = bucket->pace};
     return *out != NULL ? 0 : http_open(out, &settings);
@@ -262,6 +266,8 @@ static int try_once(struct bucket *bucket, struct s3_call *call, struct texts *t
     http->num_receive = call->num_receive;
     http->status = 0;
     http->was_sent = false;
+    if (http_is_over(bucket->ends_ns))
+        return report_error(ERR_UNAVAILABLE, NULL, "the store is being closed");
     ERR_TRY(sign(bucket, call, texts));
     ERR_TRY(take_connection(bucket, &connection));
     uint64_t begun_ns = clock_ns();
@@ -423,7 +429,7 @@ static void wait_for_calm(struct bucket *bucket)
     uint64_t until = bucket->slow_until_ns, now = clock_ns();
     pthread_mutex_unlock(&bucket->mutex);
     if (now < until)
-        clock_sleep_ns(until - now + random_below((until - now) / 4 + 1));
+        http_rest(bucket->ends_ns, until - now + random_below((until - now) / 4 + 1));
 }
 
 static void slow_down(struct bucket *bucket, uint32_t asked_s)
@@ -473,7 +479,7 @@ static bool try_again(struct bucket *bucket, struct tries *tries, enum verdict v
     if (verdict == AGAIN_SLOWLY)
         slow_down(bucket, call->http.retry_after_s);
     uint64_t limit = WAIT_FIRST_NS << (tries->count < 12 ? tries->count : 12);
-    clock_sleep_ns(random_below(limit < WAIT_MAX_NS ? limit : WAIT_MAX_NS));
+    http_rest(bucket->ends_ns, random_below(limit < WAIT_MAX_NS ? limit : WAIT_MAX_NS));
     tries->count++;
     return true;
 }
@@ -495,7 +501,8 @@ int s3_perform(struct bucket *bucket, struct s3_call *call)
         else
             verdict = error == ERR_UNAVAILABLE || error == ERR_CORRUPT ? AGAIN : FINAL;
         call->is_unsettled = call->is_unsettled || call->http.was_sent;
-        if (verdict >= AGAIN && !try_again(bucket, &tries, verdict, call))
+        if (verdict >= AGAIN &&
+            (http_is_over(bucket->ends_ns) || !try_again(bucket, &tries, verdict, call)))
             verdict = FINAL;
         else if (verdict >= AGAIN)
             log_debug("storage", "retry: %s", report_line());

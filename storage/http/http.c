@@ -9,6 +9,8 @@
  * length; otherwise the caller's count of bytes detects it. */
 #include "storage/http/http.h"
 
+#include "proto/base/clock.h"
+
 #include <curl/curl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -17,6 +19,7 @@
 #include <strings.h>
 
 #define CONNECT_SECONDS 10L
+#define REST_NS (CLOCK_SECOND_NS / 10) /* between looks at ends_ns */
 #define RECEIVE_BUFFER (512L << 10)
 #define SEND_BUFFER (256L << 10)
 
@@ -252,6 +255,30 @@ static size_t receive_some(char *data, size_t size, size_t count, void *user)
                       : keep_text(transfer, data, size * count);
 }
 
+/* ---- the end of all calls ---- */
+
+bool http_is_over(const _Atomic uint64_t *ends_ns)
+{
+    uint64_t end = ends_ns != NULL ? atomic_load(ends_ns) : 0;
+    return end != 0 && clock_ns() >= end;
+}
+
+void http_rest(const _Atomic uint64_t *ends_ns, uint64_t ns)
+{
+    for (uint64_t until = clock_ns() + ns, now;
+         !http_is_over(ends_ns) && (now = clock_ns()) < until;)
+        clock_sleep_ns(until - now < REST_NS ? until - now : REST_NS);
+}
+
+/* libcurl calls it once a second at least. */
+static int look_at_end(void *user, curl_off_t of_get, curl_off_t got, curl_off_t of_put,
+                       curl_off_t put)
+{
+    const struct http_connection *connection = user;
+    (void)of_get, (void)got, (void)of_put, (void)put;
+    return http_is_over(connection->settings.ends_ns);
+}
+
 /* ---- a call ---- */
 
 static int set_headers(struct curl_slist **list, const struct http_call *call)
@@ -267,7 +294,7 @@ static int set_headers(struct curl_slist **list, const struct http_call *call)
     return 0;
 }
 
-static void set_connection(const struct http_connection *connection)
+static void set_connection(struct http_connection *connection)
 {
     const struct http_settings *settings = &connection->settings;
     CURL *curl = connection->curl;
@@ -282,6 +309,9 @@ static void set_connection(const struct http_connection *connection)
     curl_easy_setopt(curl, CURLOPT_UPLOAD_BUFFERSIZE, SEND_BUFFER);
     if (settings->authorities[0] != '\0')
         curl_easy_setopt(curl, CURLOPT_CAINFO, settings->authorities);
+    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, settings->ends_ns == NULL ? 1L : 0L);
+    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, look_at_end);
+    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, connection);
     if (settings->no_proxy)
         curl_easy_setopt(curl, CURLOPT_NOPROXY, "*");
 }
@@ -343,6 +373,9 @@ static int fail_call(struct http_connection *connection, struct transfer *transf
     if (code == CURLE_PEER_FAILED_VERIFICATION)
         return report_error(ERR_DENIED, "name the authority that signed it: authorities",
                             "the server's certificate is not trusted: %s", why);
+    if (code == CURLE_ABORTED_BY_CALLBACK)
+        return report_error(ERR_UNAVAILABLE, NULL,
+                            "the server had not answered when the store was closed");
     return report_error(ERR_UNAVAILABLE, NULL, "the server did not answer: %s", why);
 }
 

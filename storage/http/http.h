@@ -10,6 +10,8 @@
 
 #include "proto/base/report.h"
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -25,6 +27,8 @@ struct http_settings {
     const char *authorities; /* "": the system's */
     int64_t stall_s;
     bool no_proxy;
+    /* (optional) At that time (clock_ns()) a call under way fails; 0: not yet known. */
+    const _Atomic uint64_t *ends_ns;
     /* (optional) Waits until so many more bytes may be sent. */
     void (*pace)(void *user, size_t bytes);
     void *pace_user;
@@ -63,6 +67,10 @@ int http_open(struct http_connection **out, const struct http_settings *settings
 void http_close(struct http_connection *connection); /* NULL is allowed */
 /* 0: there is a response, of any status. Overwrites the whole response. */
 int http_perform(struct http_connection *connection, struct http_call *call);
+/* Has the time of ends_ns come? NULL: never. */
+bool http_is_over(const _Atomic uint64_t *ends_ns);
+/* Sleeps `ns`, or until then. */
+void http_rest(const _Atomic uint64_t *ends_ns, uint64_t ns);
 /* Wipes and frees the text. */
 void http_call_free(struct http_call *call);
 

@@ -4,9 +4,9 @@
 Goal: without the bucket a ckptd starts, saves, loads and lists from its own disk, and an alarm
 gives the reason why nothing drains. When the bucket answers it is probed before the first byte goes
 there, and the queue drains. A start of a run waits, and ends with 75 where attempts lie in the
-bucket. Permanent errors (refused keys, no conditional write) end a start of ckptd, and raise an
-alarm in one that serves. Method: Ceph's RADOS gateway, shut and opened again; the strict server of
-the tests for errors that the gateway does not make.
+bucket. A shutdown does not wait for it. Permanent errors (refused keys, no conditional write) end a
+start of ckptd, and raise an alarm in one that serves. Method: Ceph's RADOS gateway, shut and opened
+again; the strict server of the tests for errors that the gateway does not make.
 """
 
 import os
@@ -28,6 +28,7 @@ OPTIONS = "--tier.quiet", "false", "--tier.retry_ms", "100", "--tier.wait_ms", "
 ALONE = *OPTIONS, "--tier.attempts", "local"
 STALL_S = 15  # of a request
 START_S = 12  # of a start that waits 5 s for the bucket
+END_S = 8  # of a shutdown that waits 3 s for it
 
 
 def loads(world, step):
@@ -162,12 +163,38 @@ def unconditional():
     server.close()
 
 
+def ends():
+    """A bucket that takes the first request of a drain, and never answers again."""
+    server = Server()
+    os.environ.update(server.environment, HOLDFAST_S3_STALL_S=str(STALL_S))
+    world = new_world(far="s3://checkpoints/far")[0]
+    start(world, *ALONE)
+    server.fault, server.stall_s = Fault(number=1, what="stall", times=1 << 30), 2 * STALL_S
+    world.save_one(1)
+    wait_until(lambda: server.fault.done > 0, world.log)
+    began = time.monotonic()
+    world.process.terminate()
+    code = world.process.wait(PATIENCE)
+    took = time.monotonic() - began
+    test("a bucket that stops answering does not keep a ckptd that shuts down",
+         code == 0 and took < END_S, (code, took, world.log()[-2000:]))
+    server.fault = None
+    start(world, *ALONE)
+    run = world.listed(*world.where)[0]["run"]
+    wait_until(lambda: far_has(world, run, 1, 1) and drained(world)(), world.log)
+    test("and the next one drains what was left, whole",
+         world.cli("verify", "--store", world.far, run)[0] == 0, world.log()[-2000:])
+    world.stop()
+    server.close()
+
+
 def tell(_, gateway):
     os.environ.update(gateway.environment)
     needs_it(new_world(far="s3://checkpoints/needed")[0], gateway)
     goes_on(new_world(far="s3://checkpoints/alone")[0], gateway)
     wrong_keys(new_world(far="s3://checkpoints/keys")[0], gateway)
     unconditional()
+    ends()
     return lib_tap.end()
 
 

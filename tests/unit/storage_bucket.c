@@ -16,7 +16,9 @@
 #include "tests/unit/store_bed.h"
 #include "tests/unit/suite.h"
 
+#include <arpa/inet.h>
 #include <inttypes.h>
+#include <sys/socket.h>
 
 /* ---- signatures ----
  * Source: AWS, Amazon S3 API Reference, "Signature Calculations for the Authorization Header:
@@ -161,13 +163,72 @@ TEST(test_xml__refuses_what_is_no_such_document)
 TEST(test_pace__sends_no_faster_than_the_rate)
 {
     struct pace *pace;
-    assert_int_equal(pace_open(&pace, 10 << 20), 0);
+    _Atomic uint64_t ends_ns = 0;
+    assert_int_equal(pace_open(&pace, 10 << 20, &ends_ns), 0);
     uint64_t begin = clock_ns();
     for (int i = 0; i < 64; i++)
         pace_take(pace, 64 << 10); /* 4 MiB at 10 MiB a second, less the burst of 0.1 s */
     uint64_t ms = (clock_ns() - begin) / 1000000;
     assert_in_range(ms, 295, 2000);
+    ends_ns = clock_ns();
+    pace_take(pace, 1 << 30); /* nobody waits for the end of these 102 s */
     pace_close(pace);
+}
+
+/* ---- the end ---- */
+
+struct opening {
+    struct storage_options options;
+    struct storage *storage;
+    pthread_t thread;
+    int error;
+};
+
+static void *run_opening(void *argument)
+{
+    struct opening *opening = argument;
+    opening->error = storage_open(&opening->storage, &storage_s3, "bucket", &opening->options);
+    return NULL;
+}
+
+/* A server of one connection: takes a request, and sends that answer. */
+static int serve_one(int listener, const char *answer)
+{
+    char request[4096];
+    int fd = accept(listener, NULL, NULL);
+    assert_true(fd >= 0 && recv(fd, request, sizeof request, 0) > 0);
+    assert_int_equal(send(fd, answer, strlen(answer), MSG_NOSIGNAL), strlen(answer));
+    return fd;
+}
+
+TEST(test_end__neither_a_silent_server_nor_a_busy_one_keeps_a_process_that_ends)
+{
+    static const char *const answers[] = {
+        "", "HTTP/1.1 503 Slow Down\r\nRetry-After: 60\r\nContent-Length: 0\r\n\r\n"};
+    struct storage_bucket settings;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (const struct sockaddr *)&address, size), 0);
+    assert_int_equal(listen(listener, 8), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &size), 0);
+    setenv("AWS_ACCESS_KEY_ID", "a", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "s", 1);
+    assert_int_equal(storage_bucket_environment(&settings), 0);
+    snprintf(settings.endpoint, sizeof settings.endpoint, "http://127.0.0.1:%d",
+             ntohs(address.sin_port));
+    for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
+        _Atomic uint64_t ends_ns = 0;
+        struct opening opening = {.options = {.bucket = &settings, .ends_ns = &ends_ns}};
+        assert_int_equal(pthread_create(&opening.thread, NULL, run_opening, &opening), 0);
+        int fd = serve_one(listener, answers[i]);
+        uint64_t begin = ends_ns = clock_ns() + CLOCK_SECOND_NS / 2; /* it waits by then */
+        pthread_join(opening.thread, NULL);
+        assert_int_equal(opening.error, ERR_UNAVAILABLE);
+        assert_true(clock_ns() - begin < 5 * CLOCK_SECOND_NS); /* not stall_s, nor SLOW_MAX_NS */
+        close(fd);
+    }
+    close(listener);
 }
 
 /* ---- where ---- */
