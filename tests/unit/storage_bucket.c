@@ -222,7 +222,8 @@ TEST(test_end__neither_a_silent_server_nor_a_busy_one_keeps_a_process_that_ends)
         struct opening opening = {.options = {.bucket = &settings, .ends_ns = &ends_ns}};
         assert_int_equal(pthread_create(&opening.thread, NULL, run_opening, &opening), 0);
         int fd = serve_one(listener, answers[i]);
-        uint64_t begin = ends_ns = clock_ns() + CLOCK_SECOND_NS / 2; /* it waits by then */
+        uint64_t begin = clock_ns() + CLOCK_SECOND_NS / 2; /* it waits by then */
+        ends_ns = begin;
         pthread_join(opening.thread, NULL);
         assert_int_equal(opening.error, ERR_UNAVAILABLE);
         assert_true(clock_ns() - begin < 5 * CLOCK_SECOND_NS); /* not stall_s, nor SLOW_MAX_NS */
