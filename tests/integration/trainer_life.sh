@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 180
+plan 199
 make_tiny
 start_ckptd
 
@@ -59,7 +59,7 @@ saves_cost() { # the last step line, in percent of the time since the first step
 check "the step line has the share of the time that saves took" \
     eval 'awk -v s="$(saves_cost)" "BEGIN { exit !(s > 0 && s < 100) }"'
 check "the log begins with the description" says right " info train: default job$"
-check "a start without a checkpoint says so" says right " run right has no checkpoint yet: "
+check "a start without a checkpoint says so" says right " run right has no checkpoint to load: "
 
 # ---- asked to stop ----
 # By SIGTERM and SIGUSR1, also with a copy under way: snapshot_modes.sh.
@@ -234,8 +234,18 @@ check "where a checkpoint of the step is, with its gradient norm" says again \
 check_exit 1 "with another setting it ends with 1" again right 14 --optimizer.lr 1e-3
 check "the first step that differs is named, and the setting" says again \
     "differs: step (12|7): loss 0x.* then, 0x.* now" "optimizer.lr was 0.0008 .* now it is 0.001"
-check_exit 78 "a step without a checkpoint before it ends with 78" again right 5
-check "which names the others" says again "give a step from (6|11) to $steps"
+check_exit 0 "a step before the first checkpoint is made again from new weights, on 4 ranks" \
+    again right 5 --comm.ranks 4 --parallelism.pipeline_parallel_degree 2
+check "with the bits of all steps from the first on" says again "it begins with new weights" \
+    "$(of_loss_file right 5)" "step 5: the same bits \(compared: 5 losses[,;]" "as the run began$"
+refused() { # PATTERN RUN STEP [SETTING...]
+    [ "$(status_of again "${@:2}")" = 78 ] && says again "$1"
+}
+check "another seed is refused" refused "step (5|10), .* debug.seed = 0, this .* has 43: .* other \
+weights" right 4 --debug.seed 43
+check "other sizes of the first steps, too" refused \
+    "run has canonical.micro_batches = 6, this configuration has 4" right 4 \
+    --canonical.micro_batches 4
 check_exit 0 "a skipped step is made again" \
     again skip 8 --debug.nonfinite_at_step 8 --training.nonfinite skip
 check "with where it broke" says again \
@@ -257,6 +267,10 @@ check_exit 1 "if it is finite now, a replay ends with 1" again taken 8 --comm.ra
 check "and says what it was, of other tokens than step 8 of the checkpoint has" eval \
     'says again "differs: step 8: gradient norm nan .* then, 0x" "computed wrong" &&
     saved taken@8'
+check_exit 0 "before the first checkpoint, too" again young 2 --training.nonfinite roll_back \
+    --debug.nonfinite_at_sample 8 --training.steps 5 --blame
+check "with the same blame" says again "step 2 was rolled back and made again without samples 6" \
+    "step 2: sample 8 of the run" "the same bits \(compared: 1 losses and those of the undone step"
 check_exit 78 "a step that is not finite ends a run with 78" \
     train broken --debug.nonfinite_at_step 8 --checkpoint.async_mode disabled
 check_exit 3 "where a step has no loss to be compared with, a replay ends with 3" \
@@ -264,6 +278,42 @@ check_exit 3 "where a step has no loss to be compared with, a replay ends with 3
 check "and names the steps" says again "nothing is compared: .* of steps 6 to 8"
 check_equal "a replay leaves no loss and no attempt" \
     "$(ls "$tmp/again.loss" "$store"/{right,broken}/attempts/* 2>/dev/null | wc -l)" 2
+
+# ---- a step made again of a run that began with another's weights ----
+tuned=(--checkpoint.initial_load_path skip10 --checkpoint.partial --model.n_layers 3
+    --training.steps 6)
+check "a run begins with a part of another model" train tuned "${tuned[@]}"
+check_exit 0 "so does a replay of its first steps, on 4 ranks" again tuned 3 "${tuned[@]}" \
+    --comm.ranks 4 --parallelism.pipeline_parallel_degree 2
+check "with the same bits" says again "starts from the weights of run skip10, step 10;" \
+    "step 3: the same bits \(compared: 3 losses;"
+check "not with another part" refused 'partial_fresh = "", this configuration has "output"' \
+    tuned 3 "${tuned[@]}" --checkpoint.partial_fresh output
+second=$(date +%s) # in which tuned was saved, or a later one
+wait_for 20 eval '[ "$(date +%s)" -gt "$second" ]'
+train skip10 "${bad[@]}" --training.steps 11
+check "nor if the other has gone on" refused \
+    'initial_load_path = "skip10", which has saved it, or a newer step, since' tuned 3 "${tuned[@]}"
+tuned+=(--checkpoint.initial_load_path skip10@10)
+check_exit 0 "unless its step is named" again tuned 3 "${tuned[@]}"
+"$BUILD/ckpt-cli" rm skip10@10-a1 --server "$server" --yes >>"$tmp/skip10.log" 2>&1
+check "if it is gone it is named" refused 'initial_load_path = "skip10@10", which is no longer' \
+    tuned 3 "${tuned[@]}"
+whole=(--checkpoint.initial_load_path right@5 --checkpoint.no_initial_load_model_only
+    --training.steps 8 --lr_scheduler.total_steps $steps)
+check "a run goes on with the whole state of another" train onward "${whole[@]}"
+check_exit 0 "so does a replay" again onward 7 "${whole[@]}" --comm.ranks 1
+check "with the same bits" says again "step 7: the same bits \(compared: 2 losses;"
+check "steps before it are that run's" refused "onward began with step 5 of .*right@5" \
+    onward 5 "${whole[@]}"
+"$BUILD/ckpt-cli" export right@5 --store "$store" --output "$tmp/hf" --format hf --weights-only \
+    >"$tmp/of_hf.log" 2>&1
+check "a run begins with an imported model" train of_hf --checkpoint.initial_load_path "$tmp/hf" \
+    --training.steps 2
+"$BUILD/ckpt-cli" rm of_hf@0-a1 --server "$server" --yes >>"$tmp/of_hf.log" 2>&1
+check "without the import its beginning is not known" refused \
+    "of_hf began from checkpoint.initial_load_path = .*/hf.*, whose import.* is no longer there" \
+    of_hf 1 --checkpoint.initial_load_path "$tmp/hf" --training.steps 2
 
 # ---- a profile of some steps ----
 check_exit 0 "debug.stop_after_step ends with 0" train look --debug.stop_after_step 4 \
@@ -274,6 +324,9 @@ unsaved() {
         ! compgen -G "$store/look/step-*" >/dev/null
 }
 check "behind that step, of which nothing is saved" unsaved
+check_exit 3 "a replay of it has nothing to compare: 3" again look 3 --blame
+check "it says so, and blames" says again "run look has no undamaged checkpoint" \
+    "no checkpoint of the run has a loss of steps 1 to 3" "step 3: sample [0-9]+ of the run .* has"
 check "a trace of each third step is in its folder" \
     test -f "$tmp/look/profile_traces/iteration_3/rank1_trace.json"
 check "after the first a line counts the calls of rank 0" says look \

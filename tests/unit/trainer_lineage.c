@@ -1,10 +1,11 @@
-/* trainer_lineage.c - the arithmetic with which a run resumes.
+/* trainer_lineage.c - the arithmetic with which a run resumes, and the beginning of a replay.
  *
  * Goal: a run keeps its order of samples and sums, and training.numerics, for ever, also a run from
- * before there was a choice. Method: the texts of manifests as older, this and newer trainers write
- * them, and as an import does. */
+ * before there was a choice. A replay begins as the run began, if that is known. Method: the texts
+ * of manifests as older, this and newer trainers write them, and as an import does. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
+#include "trainer/record/identity.h"
 #include "trainer/record/lineage.h"
 
 #include <stdio.h>
@@ -41,7 +42,7 @@ static struct config *config_of(int64_t numerics)
 static int go_on_as(const struct config *config, const struct ckpt_loaded *from, const char *listed)
 {
     char *orders = NULL;
-    struct lineage_data data = {-1, 0, "hash"};
+    struct lineage_data data = {-1, 0, "hash", 0};
     int rc = lineage_continue(&orders, config, from, &data);
     assert_int_equal(rc == 0, orders != NULL);
     if (orders != NULL)
@@ -129,7 +130,7 @@ TEST(test_lineage__a_setting_of_a_newer_trainer_is_refused_by_name)
         report_message(),
         "the run has training.rounding = \"odd\", which this trainer does not know");
     struct config *config = config_of(1);
-    struct lineage_data data = {-1, 0, "hash"};
+    struct lineage_data data = {-1, 0, "hash", 0};
     char *orders = NULL;
     config->new_order = true;
     assert_int_equal(lineage_continue(&orders, config, &from, &data), 0);
@@ -159,6 +160,68 @@ TEST(test_lineage__that_samples_or_updates_are_left_out_is_no_setting_of_a_newer
     free(begun);
     free(text);
     json_decref(saved);
+}
+
+static int begin_as(const char *orders, int64_t replay_step)
+{
+    char text[1024], *out = NULL;
+    struct lineage_data data = {-1, 0, "hash", replay_step};
+    snprintf(text, sizeof(text), "{\"orders\":[%s]}", orders);
+    struct ckpt_loaded from = loaded_of(TRAINED, "{\"training\":{" SIZES "}}", text);
+    int rc = lineage_continue(&out, config_of(1), &from, &data);
+    free(out);
+    return rc;
+}
+
+/* Later orders do not count. */
+TEST(test_lineage__a_replay_begins_with_the_first_order_of_the_run)
+{
+    assert_int_equal(begin_as("{\"step\":0}", 7), 0);
+    assert_int_equal(begin_as("{\"step\":0},{\"step\":7,\"training.seq_len\":64}", 7), 0);
+    assert_int_equal(begin_as("{\"step\":0},{\"step\":6,\"training.seq_len\":64}", 7),
+                     ERR_NOT_FOUND);
+    assert_non_null(strstr(report_message(), "another order of samples and sums before step 7"));
+    assert_int_equal(begin_as("{\"step\":6}", 7), ERR_NOT_FOUND); /* the list was cut */
+    assert_int_equal(begin_as("{\"step\":0,\"training.seq_len\":64},{\"step\":7}", 7),
+                     ERR_MISMATCH);
+    assert_non_null(strstr(report_message(), "training.seq_len = 64, this configuration has 32"));
+}
+
+static int begin_with(const char *path, bool model_only, const char *recorded)
+{
+    struct config *config = config_of(1);
+    config->seed = 5;
+    config->initial_load_model_only = model_only;
+    strcpy(config->initial_load_path, path);
+    struct ckpt_loaded oldest = loaded_of(TRAINED, recorded, "{}");
+    return identity_check_beginning(config, &oldest);
+}
+
+TEST(test_identity__a_replay_begins_with_the_weights_with_which_the_run_began)
+{
+    static const struct {
+        const char *path;
+        bool model_only;
+        const char *recorded;
+        int want;
+    } cases[] = {
+        {"", true, "{}", 0},
+        {"", true, "{\"debug\":{\"seed\":5}}", 0},
+        {"", true, "{\"debug\":{\"seed\":6}}", ERR_MISMATCH},
+        {"", true, "{\"checkpoint\":{\"initial_load_path\":\"base\"}}", ERR_MISMATCH},
+        {"", true, "{\"checkpoint\":{\"initial_load_model_only\":false}}", 0}, /* not used */
+        {"base", true, "{\"checkpoint\":{\"initial_load_path\":\"\"}}", ERR_MISMATCH},
+        {"base", true, "{\"checkpoint\":{\"initial_load_path\":\"base\"}}", 0},
+        {"base@7", true, "{\"checkpoint\":{\"initial_load_path\":\"base\"}}", 0},
+        {"base2", true, "{\"checkpoint\":{\"initial_load_path\":\"base\"}}", ERR_MISMATCH},
+        {"base", true, "{\"checkpoint\":{\"initial_load_path\":\"base@7\"}}", ERR_MISMATCH},
+        {"base", true, "{\"checkpoint\":{\"initial_load_model_only\":false}}", ERR_MISMATCH},
+        {"base", false, "{\"checkpoint\":{\"partial\":true}}", ERR_MISMATCH},
+        {"base", false, "{\"checkpoint\":{\"partial_fresh\":\"output\"}}", ERR_MISMATCH},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_int_equal(begin_with(cases[i].path, cases[i].model_only, cases[i].recorded),
+                         cases[i].want);
 }
 
 SUITE(NULL, NULL)

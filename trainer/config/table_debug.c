@@ -32,9 +32,10 @@ const struct option table_of_debug[] = {
     INT(stop_after_step, "debug.stop_after_step", -1, -1, COUNT_MAX,
         "exit after this step, without a save; -1: off (ours)"),
     INT(replay_step, "debug.replay_step", -1, -1, COUNT_MAX,
-        "replay this step from the newest checkpoint before it, compare losses, and the state with "
-        "that of the step's checkpoint, and exit with 0, 1 if one differs, or 3 if none can be "
-        "compared; a step that was rolled back is replayed as it was first made; -1: off (also "
+        "replay this step from the newest checkpoint before it, or as the run began, compare "
+        "losses, and the state with that of the step's checkpoint, and exit with 0, 1 if one "
+        "differs, or 3 if none can be compared; a step that was rolled back is replayed as it was "
+        "first made; -1: off (also "
         "--replay; ours)"),
     BOOL(replay_blame, "debug.replay_blame", "false",
          "for debug.replay_step name the sample with the largest gradient, and the module with "

@@ -249,6 +249,50 @@ int identity_check_initial(const struct identity *of, const struct ckpt_loaded *
     return rc;
 }
 
+/* "RUN" and "RUN@STEP": the source as it was given, and with its step. */
+static bool names_step(const json_t *was, const json_t *is)
+{
+    const char *run = json_string_value(was), *path = json_string_value(is);
+    size_t length = run != NULL ? strlen(run) : 0;
+    return length > 0 && path != NULL && strncmp(path, run, length) == 0 && path[length] == '@';
+}
+
+int identity_check_beginning(const struct config *config, const struct ckpt_loaded *oldest)
+{
+    static const char *const keys[][2] = {{"debug", "seed"},
+                                          {"checkpoint", "initial_load_path"},
+                                          {"checkpoint", "partial"},
+                                          {"checkpoint", "initial_load_model_only"},
+                                          {"checkpoint", "partial_rows"},
+                                          {"checkpoint", "partial_fresh"}};
+    json_t *own = NULL, *stored = NULL;
+    char *own_json = trainer_config_to_json(config);
+    int rc = parse(&own, own_json);
+    if (rc == 0)
+        rc = parse(&stored, oldest->config_json);
+    size_t num = config->initial_load_path[0] != '\0' ? sizeof(keys) / sizeof(keys[0]) : 2;
+    for (size_t i = 0; rc == 0 && i < num; i++) {
+        json_t *was = json_object_get(json_object_get(stored, keys[i][0]), keys[i][1]);
+        json_t *is = json_object_get(json_object_get(own, keys[i][0]), keys[i][1]);
+        if (was == NULL || json_equal(was, is) || names_step(was, is))
+            continue;
+        char *was_text = json_dumps(was, JSON_ENCODE_ANY),
+             *is_text = json_dumps(is, JSON_ENCODE_ANY);
+        rc = report_error(
+            ERR_MISMATCH, "give the value that the run began with, or a step after that checkpoint",
+            "the run's oldest checkpoint, step %" PRIu64 ", was made with %s.%s = %s, "
+            "this configuration has %s: a replay would begin with other weights",
+            oldest->info.step, keys[i][0], keys[i][1], was_text != NULL ? was_text : "?",
+            is_text != NULL ? is_text : "?");
+        free(was_text);
+        free(is_text);
+    }
+    json_decref(own);
+    json_decref(stored);
+    free(own_json);
+    return rc;
+}
+
 bool identity_is_same(const struct identity *of, const struct ckpt_loaded *loaded)
 {
     json_t *stored = NULL, *data = NULL;

@@ -36,6 +36,9 @@ int identity_write_config(char **out, const struct identity *of, const char *ori
  * identity_write. */
 int identity_check(const struct identity *of, const char *own_json,
                    const struct ckpt_loaded *loaded);
+/* For a replay that begins as the run began. ERR_MISMATCH: its oldest checkpoint was made with
+ * other settings that give the first weights, so these are not known. */
+int identity_check_beginning(const struct config *config, const struct ckpt_loaded *oldest);
 /* True if the checkpoint is of this model and these tokens, as far as it records them. */
 bool identity_is_same(const struct identity *of, const struct ckpt_loaded *loaded);
 /* Checks a checkpoint of another run as the start of this one. ERR_MISMATCH: its model has another

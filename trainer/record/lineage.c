@@ -222,6 +222,22 @@ static bool add_other_samples(json_t *order, const struct config *config,
     return are_others;
 }
 
+/* Leaves the order of the first steps, for a replay that begins with them. */
+static int keep_first(json_t *orders, int64_t replay_step)
+{
+    const json_t *first = json_array_get(orders, 0), *second = json_array_get(orders, 1);
+    bool is_known = json_integer_value(json_object_get(first, "step")) == 0;
+    if (!is_known ||
+        (second != NULL && json_integer_value(json_object_get(second, "step")) < replay_step))
+        return report_error(ERR_NOT_FOUND, "give an earlier step, or one after a checkpoint",
+                            "the run began another order of samples and sums before step %" PRId64
+                            ", and no checkpoint between them is left",
+                            replay_step);
+    while (json_array_size(orders) > 1)
+        json_array_remove(orders, 1);
+    return 0;
+}
+
 int lineage_continue(char **out, const struct config *config, const struct ckpt_loaded *from,
                      const struct lineage_data *data)
 {
@@ -230,14 +246,14 @@ int lineage_continue(char **out, const struct config *config, const struct ckpt_
     json_t *orders = orders_of(from, identity);
     const char *key = NULL;
     bool are_others = false;
-    int rc = 0;
-    if (config->numerics > CONFIG_NUMERICS) {
+    int rc = data->replay_step > 0 ? keep_first(orders, data->replay_step) : 0;
+    if (rc == 0 && config->numerics > CONFIG_NUMERICS) {
         rc = report_error(ERR_MISMATCH, "use a trainer as new as the one that made it",
                           "the run has " NUMERICS " = %" PRId64 ", this trainer knows 1 to %d",
                           config->numerics, CONFIG_NUMERICS);
-    } else if (orders == NULL) {
+    } else if (rc == 0 && orders == NULL) {
         orders = json_pack("[O]", ours);
-    } else {
+    } else if (rc == 0) {
         json_t *theirs = json_array_get(orders, json_array_size(orders) - 1);
         complete(theirs, ours, identity, from);
         const char *unknown = find_unknown(ours, theirs);

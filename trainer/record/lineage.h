@@ -33,6 +33,9 @@ struct lineage_data {
     int64_t next_sample; /* where reading continues; -1: where the checkpoint says */
     int64_t skip;        /* samples to leave out after it */
     const char *hash;    /* of data_info */
+    /* Not 0: a replay begins at step 0 with this step as its last one. The checkpoint is a later
+     * one. ERR_NOT_FOUND: the run changed its order between them. */
+    int64_t replay_step;
 };
 /* The list of a run that continues from a checkpoint. ERR_MISMATCH: a new order that the operator
  * has not allowed; the message has the first setting that differs. */

@@ -44,10 +44,22 @@ static void explain(const struct rank *r)
                     "and check them with --preflight");
 }
 
+/* A run that took the whole state of another one begins after a later step than 0. */
+static int check_start(const struct rank *r)
+{
+    if (r->loaded_step < r->config->replay_step)
+        return 0;
+    return report_error(ERR_NOT_FOUND, "replay it in that run",
+                        "run %s began with step %" PRId64
+                        " of checkpoint.initial_load_path = \"%s\"",
+                        r->config->run, r->loaded_step, r->config->initial_load_path);
+}
+
 int replay_begin(struct rank *r)
 {
     struct jumps *jumps = &r->progress.jumps;
     bool is_first = r->world->rank == 0;
+    ERR_TRY(parallel_agree(r->world, is_first ? check_start(r) : 0));
     int rc = is_first ? snapshot_recorded(r->snapshot, r->loaded_step, &r->recorded) : 0;
     ERR_TRY(parallel_agree(r->world, rc));
     if (is_first)
@@ -107,6 +119,10 @@ static bool compare_checkpoint(const struct rank *r, const struct state_compared
 static void log_start(const struct rank *r)
 {
     char hint[128] = "";
+    if (snapshot_times(r->snapshot)->from_attempt == 0) {
+        log_info("replay", "the replay began as the run began");
+        return;
+    }
     if (r->recorded.older_step >= 0)
         snprintf(hint, sizeof(hint),
                  "; --checkpoint.load_step %" PRId64 " compares the steps from there on, too",
@@ -157,7 +173,7 @@ static int compare_recorded(const struct rank *r, const struct state_compared *s
         return REPLAY_DIFFERS;
     if (compared == 0 && state->num == 0 && !is_known) {
         log_error("replay",
-                  "nothing is compared: the run's newest checkpoint has no loss of steps %" PRId64
+                  "nothing is compared: no checkpoint of the run has a loss of steps %" PRId64
                   " to %" PRId64,
                   r->loaded_step + 1, p->step);
         return REPLAY_NOTHING;

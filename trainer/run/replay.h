@@ -6,6 +6,11 @@
  * loss. If the step has a checkpoint it compares its gradient norm, and by digests the state after
  * its update. The checkpoint that it began with is taken as right.
  *
+ * Without a checkpoint before the step it begins as the run began: from the seed, or from
+ * checkpoint.initial_load_path. The run's oldest checkpoint describes that. ERR_NOT_FOUND and
+ * ERR_MISMATCH: the weights or the sizes of the first steps are no longer there, or others. Of a
+ * run without checkpoints it takes the configuration's word, and compares nothing.
+ *
  * A step that was rolled back is replayed as it was first made, with the samples that the run left
  * out later: these are the ones to examine. Its numbers are compared with the recorded ones of the
  * undone step (record/broken.h). */

@@ -49,6 +49,10 @@ static int find_seed(int64_t *out, const struct config *config)
         log_info("train", "debug.seed = -1: the run has %lld", (long long)*out);
         return 0;
     }
+    if (config->replay_step > 0)
+        return report_error(
+            ERR_NOT_FOUND, "give the seed that the log of its start has",
+            "debug.seed = -1: run %s has no checkpoint with the seed that was drawn", config->run);
     if (getrandom(&drawn, sizeof(drawn), 0) != sizeof(drawn))
         return report_errno(ERR_IO, "could not draw debug.seed", "getrandom");
     *out = (int64_t)(drawn >> (64 - SEED_BITS));

@@ -52,6 +52,16 @@ bool snapshot_begins_in_part(const struct snapshot *s)
     return s->ckpt != NULL && s->newest_step < 0 && s->config->partial;
 }
 
+/* A replay changes no store, and makes no step of other weights than the run's. */
+static int refuse_replay(const struct snapshot *s, const char *why)
+{
+    return report_error(
+        ERR_NOT_FOUND,
+        "name its step, RUN@STEP, or replay a step after the run's oldest checkpoint",
+        "run %s began from checkpoint.initial_load_path = \"%s\", %s", s->config->run,
+        s->config->initial_load_path, why);
+}
+
 /* Imports the model. With checkpoint.partial the import of an earlier start is reused; it exists
  * until the operator removes it. */
 static int import(const struct snapshot *s)
@@ -68,6 +78,8 @@ static int import(const struct snapshot *s)
         rc = ckpt_newer(ckpt, 0, 0, 0, &there);
     if (ckpt != NULL)
         ckpt_close(ckpt);
+    if (rc == ERR_TIMEOUT && s->config->replay_step > 0)
+        return refuse_replay(s, "whose import, a checkpoint of step 0, is no longer there");
     return rc == ERR_TIMEOUT ? tool_import(s->config, &s->of.model->shape, s->want_stop) : rc;
 }
 
@@ -127,13 +139,18 @@ static int find_checkpoint(struct ckpt *ckpt, const struct source *source, struc
 static int choose(struct snapshot *s, struct ckpt *ckpt, struct source *source)
 {
     struct ckpt_loaded *loaded = NULL;
-    ERR_TRY(find_checkpoint(ckpt, source, &loaded));
+    int rc = find_checkpoint(ckpt, source, &loaded);
+    if (rc == ERR_NOT_FOUND && s->config->replay_step > 0)
+        rc = refuse_replay(s, "which is no longer there");
+    ERR_TRY(rc);
     source->step = (int64_t)loaded->info.step;
     source->attempt = (int64_t)loaded->info.attempt;
     bool is_first_time = s->attempt == 0; /* later the files are described and must not change */
     if (is_first_time)
         snapshot_log_skipped(loaded);
-    int rc = identity_check_initial(&s->of, loaded);
+    rc = identity_check_initial(&s->of, loaded);
+    if (s->oldest_time[0] != '\0' && strcmp(loaded->info.time, s->oldest_time) > 0)
+        rc = refuse_replay(s, "which has saved it, or a newer step, since");
     if (rc == 0)
         rc = identity_take_origin(&s->origin_json, loaded);
     if (rc == 0 && is_first_time)

@@ -260,7 +260,7 @@ static int find_candidate(struct snapshot *s, int64_t below, struct candidate *c
         rc = folder_files_load(&s->files, s->ckpt, &loaded->info);
     char *orders = NULL;
     struct lineage_data data = {is_excluded(s->config, "dataloader") ? 0 : -1, candidate->skip,
-                                data_info(s->of.data)->hash};
+                                data_info(s->of.data)->hash, 0};
     if (rc == 0 && !is_checked)
         rc = lineage_continue(&orders, s->config, loaded, &data);
     if (orders != NULL) {
@@ -322,8 +322,8 @@ static int find_start_candidate(struct snapshot *s, struct candidate *candidate)
         if (may_help(s, candidate, rc))
             warn_of_damage(candidate, 0);
     } while (may_help(s, candidate, rc));
-    if (rc == 0 && candidate->step < 0 && s->config->replay_step > 0)
-        return snapshot_fail_replay(s);
+    if (s->config->replay_step > 0) /* it may begin anew: check_beginning() */
+        return rc;
     if (rc == 0 && candidate->step < 0)
         rc = newest < 0 ? check_saved(s) : fail_none_left(s, newest);
     return rc == 0 && candidate->step < 0 ? snapshot_check_nameless(s) : rc;
@@ -342,11 +342,67 @@ static int find_step(struct snapshot *s, int64_t *out_step)
     return 0;
 }
 
+/* Rank 0: the run's oldest checkpoint describes how the run began. */
+static int check_oldest(struct snapshot *s, const struct ckpt_loaded *oldest)
+{
+    int64_t numerics = s->config->numerics;
+    struct ckpt_loaded beginning = *oldest;
+    struct lineage_data data = {-1, 0, data_info(s->of.data)->hash, s->config->replay_step};
+    beginning.info.step = 0;
+    snprintf(s->oldest_time, sizeof(s->oldest_time), "%s", oldest->info.time);
+    ERR_TRY(identity_check_beginning(s->config, oldest));
+    ERR_TRY(settle_numerics(s, numerics != 0 ? numerics : lineage_numerics(oldest)));
+    ERR_TRY(identity_check(&s->of, s->identity_json, &beginning));
+    ERR_TRY(lineage_continue(&s->orders_json, s->config, &beginning, &data));
+    log_info("checkpoint",
+             "no undamaged checkpoint before step %" PRId64 ": the replay begins as the run began, "
+             "which its oldest one describes, step %" PRIu64 " of attempt %" PRIu64 "%s",
+             s->config->replay_step, oldest->info.step, oldest->info.attempt,
+             oldest->info.attempt > 1 ? "; other settings of earlier attempts are not known" : "");
+    return 0;
+}
+
+/* A replay of a step before all checkpoints begins as the run began. Collective. */
+static int check_beginning(struct snapshot *s)
+{
+    struct comm *world = s->mesh->world;
+    struct ckpt_tensor none = {0};
+    struct ckpt_load_options options = {.step = -1, .tensors = &none};
+    struct ckpt_loaded *oldest = NULL;
+    bool is_first = snapshot_is_rank_0(s);
+    int64_t last;
+    int found = is_first ? snapshot_find_steps(s, INT64_MAX, &options.step, &last) : 0;
+    ERR_TRY(parallel_agree(world, found));
+    ERR_TRY(comm_broadcast(world, &options.step, sizeof(options.step), 0));
+    if (options.step < 0 && is_first)
+        log_warn(
+            "checkpoint",
+            "run %s has no undamaged checkpoint: the replay begins as this configuration says, "
+            "and nothing is compared",
+            s->config->run);
+    if (options.step < 0)
+        return 0;
+    int rc = ckpt_load(s->ckpt, &options, &oldest);
+    if (rc == 0 && is_first)
+        rc = check_oldest(s, oldest);
+    if (rc == 0) {
+        json_t *state = json_loads(oldest->state_json, 0, NULL);
+        rc = take_choices(s, state);
+        json_decref(state);
+    }
+    ckpt_loaded_free(oldest);
+    return parallel_agree(world, rc);
+}
+
 static int find_start(struct snapshot *s, int64_t *out_step)
 {
     ERR_TRY(find_step(s, out_step));
     ERR_TRY(snapshot_check_export(s, *out_step > s->config->steps ? *out_step : s->config->steps));
-    if (s->ckpt == NULL || *out_step >= 0 || !snapshot_wants_initial(s))
+    if (s->ckpt == NULL || *out_step >= 0)
+        return 0;
+    if (s->config->replay_step > 0)
+        ERR_TRY(check_beginning(s));
+    if (!snapshot_wants_initial(s))
         return 0;
     ERR_TRY(snapshot_import_initial(s));
     ERR_TRY(find_step(s, out_step));
@@ -451,7 +507,7 @@ static int none_left(const struct snapshot *s)
 {
     if (s->newest_step < 0) {
         if (snapshot_is_rank_0(s))
-            log_info("checkpoint", "run %s has no checkpoint yet: it begins with new weights",
+            log_info("checkpoint", "run %s has no checkpoint to load: it begins with new weights",
                      s->config->run);
         return 0;
     }

@@ -40,6 +40,8 @@ struct snapshot {
     uint64_t attempt;                      /* 0: none, a reader */
     int64_t newest_step;                   /* before the load; -1: none */
     int64_t checked_step, checked_attempt; /* the checkpoint that was checked to be of this run */
+    char
+        oldest_time[32]; /* rank 0 of a replay from the beginning: of the run's oldest checkpoint */
     /* STATE_PARTS per slice, first all parameters; then, after the description, `files`. */
     struct ckpt_tensor *tensors;
     uint32_t num_tensors; /* without those of `files` */
@@ -129,9 +131,10 @@ int snapshot_leave_moments_out(struct snapshot *s);
 void snapshot_log_skipped(const struct ckpt_loaded *loaded);
 int snapshot_read_progress(struct snapshot *s, struct progress *p,
                            const struct ckpt_loaded *loaded);
-/* recorded.c. Rank 0: fails since the run has no checkpoint before the step; the error names the
- * steps that have one. ERR_NOT_FOUND. */
-int snapshot_fail_replay(const struct snapshot *s);
+/* recorded.c. Rank 0: the first and the last step below that one with an undamaged checkpoint; -1:
+ * none. */
+int snapshot_find_steps(const struct snapshot *s, int64_t below, int64_t *out_first,
+                        int64_t *out_last);
 /* arrived.c: call after a load of that checkpoint. ERR_ABORTED: the state on the devices differs
  * from the checkpoint. Collective. */
 int snapshot_check_arrived(struct snapshot *s, struct ckpt *ckpt, int64_t step, int64_t attempt,

@@ -48,9 +48,8 @@ static void take_step(struct recorded *out, const struct snapshot *s, const json
         out->tokens_digest = 0;
 }
 
-/* The first and the last step below that one with an undamaged checkpoint; -1: none. */
-static int find_steps(const struct snapshot *s, int64_t below, int64_t *out_first,
-                      int64_t *out_last)
+int snapshot_find_steps(const struct snapshot *s, int64_t below, int64_t *out_first,
+                        int64_t *out_last)
 {
     struct ckpt_list *list = NULL;
     *out_first = *out_last = -1;
@@ -71,11 +70,14 @@ int snapshot_recorded(struct snapshot *s, int64_t loaded, struct recorded *out)
     json_t *state;
     int64_t newest, attempt, first;
     *out = (struct recorded){.has_norm = false};
-    ERR_TRY(find_steps(s, loaded, &first, &out->older_step));
-    ERR_TRY(read_state(&state, &newest, s, CKPT_NEWEST));
+    ERR_TRY(snapshot_find_steps(s, loaded, &first, &out->older_step));
+    int rc = read_state(&state, &newest, s, CKPT_NEWEST);
+    if (rc == ERR_NOT_FOUND) /* the run has ended before its first checkpoint */
+        return 0;
+    ERR_TRY(rc);
     history_read(&out->losses, json_object_get(state, "history"));
     broken_read(&out->broken, json_object_get(state, "broken"));
-    int rc = jumps_read(&out->jumps, json_object_get(state, "left_out"));
+    rc = jumps_read(&out->jumps, json_object_get(state, "left_out"));
     json_decref(state);
     if (rc != 0)
         return rc;
@@ -84,17 +86,4 @@ int snapshot_recorded(struct snapshot *s, int64_t loaded, struct recorded *out)
         take_step(out, s, json_object_get(state, "metrics"), attempt, newest);
     json_decref(state);
     return rc == ERR_NOT_FOUND ? 0 : rc;
-}
-
-int snapshot_fail_replay(const struct snapshot *s)
-{
-    int64_t first, last;
-    ERR_TRY(find_steps(s, s->config->steps, &first, &last));
-    char hint[96] = "let the run save a checkpoint first";
-    if (first >= 0)
-        snprintf(hint, sizeof(hint), "give a step from %" PRId64 " to %" PRId64, first + 1,
-                 s->config->steps);
-    return report_error(ERR_NOT_FOUND, hint,
-                        "run %s has no undamaged checkpoint of a step before %" PRId64,
-                        s->config->run, s->config->replay_step);
 }
