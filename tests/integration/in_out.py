@@ -76,7 +76,7 @@ def starts(bed):
                              "--checkpoint.no_initial_load_model_only", steps=MORE)
     test("with the whole state it goes on as the other run", losses == whole, (losses, whole, said))
     copied = os.path.join(bed.folder, "copied")
-    shutil.copytree(bed.store, copied)
+    bed.copy_store(copied)
     losses, said = bed.train("of-store", initial, f"{copied}:seed@0")
     test("a run starts from a run of another store", losses == direct, (losses, direct, said))
     _, said = bed.train("of-nothing", initial, os.path.join(bed.folder, "none"), want=78)

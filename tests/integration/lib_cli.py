@@ -7,7 +7,6 @@ marks its tests with @test, and main() runs them in turn.
 
 import json
 import os
-import shutil
 import sys
 
 import lib_program
@@ -60,7 +59,7 @@ class Bed(World):
     def copy(self, name):
         """A copy of the store, to be damaged."""
         to = os.path.join(self.folder, name)
-        shutil.copytree(self.store, to)
+        self.copy_store(to)
         return to
 
 

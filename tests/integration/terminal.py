@@ -61,7 +61,7 @@ class Tools:
 
     def copy(self):
         shutil.rmtree(self.path("copy"), ignore_errors=True)
-        shutil.copytree(self.world.store, self.path("copy"))
+        self.world.copy_store(self.path("copy"))
 
     def fresh(self):
         """A name that nothing has yet."""
@@ -171,7 +171,7 @@ def durability(tools):
     finally:
         target.close()
     damaged = tools.fresh()
-    shutil.copytree(world.store, damaged)
+    world.copy_store(damaged)
     for path in glob.glob(os.path.join(damaged, "*", "step-*", "shard-*")):
         change(path, os.path.getsize(path) // 2)
     code, out, err = world.cli("verify", one, "--store", damaged, "--json")
@@ -222,7 +222,7 @@ def said_by(*arguments):
 def hostile_manifests(tools):
     world = tools.world
     store = tools.path("hostile")
-    shutil.copytree(world.store, store)
+    world.copy_store(store)
     name = tools.names[-1]
     step, attempt = name.split("@")[1].split("-a")
     path = os.path.join(store, world.run, f"step-{int(step):08d}-a{int(attempt):04d}",
@@ -262,7 +262,7 @@ def hostile_manifests(tools):
 def hostile_names(tools):
     world = tools.world
     store = tools.path("named")
-    shutil.copytree(world.store, store)
+    world.copy_store(store)
     run = os.path.join(store, world.run)
     shutil.copytree(run, os.path.join(store, "run" + EVIL))
     first = sorted(glob.glob(os.path.join(run, "step-*")))[0]
